@@ -1,4 +1,7 @@
-"""Run a measurement: python scripts/benchmark.py NAME [options]; all runs all, and page writes docs/results.md."""
+"""Run a benchmark: python scripts/benchmark.py NAME [options].
+
+The name all runs all benchmarks; page writes the tables of docs/results.md.
+"""
 
 import sys
 from importlib import import_module
@@ -10,7 +13,7 @@ from gptmini.process import choose_spin_count
 from gptmini.user_error import UserError
 
 FOLDER = Path(__file__).resolve().parent / "benchmarks"
-# Files in the folder that measure nothing themselves.
+# Files in the folder that are not benchmarks.
 SHARED = ("fits", "harness", "nanogpt", "synthetic")
 
 
@@ -24,15 +27,15 @@ def main() -> None:
         print(f"usage: {usage}")
         return
     if len(sys.argv) < 2:
-        raise UserError(f"a NAME is needed: {usage}")
+        raise UserError(f"NAME is missing; run: {usage}")
     name, *arguments = sys.argv[1:]
     if name not in names:
-        raise UserError(f"there is no benchmark {name}: {usage}")
+        raise UserError(f"unknown benchmark {name}; run: {usage}")
 
-    # What a benchmark measures in this process waits as a command does.
+    # Waiting threads must behave as they do in a gptmini command.
     choose_spin_count()
-    # The folder becomes a package under a name that no installed package has. On sys.path its files could hide
-    # installed packages of the same names, or be hidden by them.
+    # Import the folder as a package with a unique name. On sys.path, its files could hide installed packages with the
+    # same names, or be hidden by them.
     package = ModuleType("_benchmarks")
     package.__path__ = [str(FOLDER)]
     sys.modules.setdefault(package.__name__, package)

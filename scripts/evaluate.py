@@ -1,4 +1,4 @@
-"""The command `gptmini evaluate`, from a clone: python scripts/evaluate.py."""
+"""Run `gptmini evaluate` from a clone: python scripts/evaluate.py."""
 
 from gptmini.__main__ import main
 

@@ -1,4 +1,4 @@
-"""The command `gptmini export`, from a clone: python scripts/export.py."""
+"""Run `gptmini export` from a clone: python scripts/export.py."""
 
 from gptmini.__main__ import main
 

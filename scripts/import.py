@@ -1,4 +1,4 @@
-"""The command `gptmini import`, from a clone: python scripts/import.py."""
+"""Run `gptmini import` from a clone: python scripts/import.py."""
 
 from gptmini.__main__ import main
 

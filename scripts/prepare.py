@@ -1,4 +1,4 @@
-"""The command `gptmini prepare`, from a clone: python scripts/prepare.py."""
+"""Run `gptmini prepare` from a clone: python scripts/prepare.py."""
 
 from gptmini.__main__ import main
 

@@ -1,4 +1,4 @@
-"""The command `gptmini report`, from a clone: python scripts/report.py."""
+"""Run `gptmini report` from a clone: python scripts/report.py."""
 
 from gptmini.__main__ import main
 

@@ -1,4 +1,4 @@
-"""The command `gptmini runs`, from a clone: python scripts/runs.py."""
+"""Run `gptmini runs` from a clone: python scripts/runs.py."""
 
 from gptmini.__main__ import main
 

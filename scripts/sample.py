@@ -1,4 +1,4 @@
-"""The command `gptmini sample`, from a clone: python scripts/sample.py."""
+"""Run `gptmini sample` from a clone: python scripts/sample.py."""
 
 from gptmini.__main__ import main
 

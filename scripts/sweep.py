@@ -1,4 +1,4 @@
-"""The command `gptmini sweep`, from a clone: python scripts/sweep.py."""
+"""Run `gptmini sweep` from a clone: python scripts/sweep.py."""
 
 from gptmini.__main__ import main
 

@@ -1,4 +1,4 @@
-"""The command `gptmini train`, from a clone: python scripts/train.py."""
+"""Run `gptmini train` from a clone: python scripts/train.py."""
 
 from gptmini.__main__ import main
 

@@ -1,7 +1,7 @@
-"""Run every benchmark whose figures docs/results.md states, and write the page's tables; this takes hours.
+"""Run every benchmark with figures in docs/results.md and write the tables of the page; this takes hours.
 
-Each writes its JSON file in docs/results. What needs something that is not here, such as nanoGPT, is named at the end,
-and keeps its earlier figures.
+Each benchmark writes its JSON file in docs/results. A part that requires something missing, such as nanoGPT, is
+skipped with a message and keeps its earlier figures.
 """
 
 import argparse
@@ -21,13 +21,13 @@ SCRIPT = Path(__file__).resolve().parent.parent / "benchmark.py"
 def options(parser: argparse.ArgumentParser) -> None:
     """Add the options of this benchmark."""
     add = parser.add_argument
-    add("--shakespeare", type=Path, help="the text of tinyshakespeare (default: it is downloaded)")
+    add("--shakespeare", type=Path, help="text file of tinyshakespeare (default: download it)")
     add_nanogpt(parser)
-    add("--dry-run", action="store_true", help="print the commands alone")
+    add("--dry-run", action="store_true", help="only print the commands")
 
 
 def measure(table: Table, arguments: argparse.Namespace) -> None:
-    """Run one benchmark after another, then write the page."""
+    """Run the benchmarks one after the other, then write the page."""
     failed = []
     for words in commands(arguments):
         out = RESULTS / f"{words[0]}.json"
@@ -47,7 +47,7 @@ def measure(table: Table, arguments: argparse.Namespace) -> None:
 
 
 def commands(arguments: argparse.Namespace) -> list[list[str]]:
-    """The arguments of benchmark.py for every table of the page, in the page's order."""
+    """Return the arguments of benchmark.py for every table of the page, in the order of the page."""
     text = []
     if arguments.shakespeare is not None:
         text = [f"data.path={arguments.shakespeare.resolve()}"]

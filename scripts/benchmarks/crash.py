@@ -1,7 +1,8 @@
-"""Kill one process, two ranks and a sweep again and again, and compare each end with one that nobody disturbed.
+"""Kill a run, a run on two ranks and a sweep many times, and compare each result with an undisturbed one.
 
-The same command is started after each kill. Of a run, a third of the kills falls on start-up, a third on any instant of
-training, and a third inside the write of a checkpoint. Of two ranks, the launcher or one of the ranks is killed.
+The same command is started again after each kill. One third of the kills of a run happens during start-up, one third at
+a random time of training, and one third while a checkpoint is written. With two ranks, the launcher or one of the ranks
+is killed.
 """
 
 import argparse
@@ -31,11 +32,11 @@ from gptmini.runs.metrics import BEGINNING, tags_of
 from .harness import GPTMINI, Table, add_overrides, positive
 
 INTERVAL = 20  # steps between checkpoints
-STEPS_A_KILL = 60  # so many that the run is not over before its last kill
-PATIENCE = 90  # seconds in which ranks must end that have lost their launcher or another rank
-RUN = Path("runs", "crash", "job")  # inside the folder where the command is started
+STEPS_A_KILL = 60  # enough that the run does not end before its last kill
+PATIENCE = 90  # seconds within which ranks must end after they lose their launcher or another rank
+RUN = Path("runs", "crash", "job")  # inside the working folder of the command
 
-# A small default run whose checkpoints, 5 MB, take long enough to be hit while they are written.
+# A small default run. Writing its checkpoints of 5 MB takes long enough for a kill to hit it.
 OVERRIDES = (
     "model.d_model=64",
     "model.n_layers=2",
@@ -56,8 +57,8 @@ OVERRIDES = (
     f"folder={RUN}",
     "++callbacks.counter._target_=counting.Counter",
 )
-# A callback that writes the newest step to a file: a process that is killed cannot tell its step itself. gptmini finds
-# the class in the folder where the command is started.
+# A callback that writes the newest step to a file, because a killed process cannot report its step. gptmini imports the
+# class from the working folder of the command.
 COUNTER = """
 import os
 
@@ -71,9 +72,9 @@ class Counter(L.Callback):
     def on_train_batch_end(self, trainer, module, *batch):
         os.pwrite(self.file, trainer.global_step.to_bytes(8, "little"), 0)
 """
-KINDS = ("start-up", "training", "write")  # when a kill of a run falls, in turns
-START_UP = 4  # seconds of each process, within which a kill of the first kind falls
-# Prefixes of tags that differ: speed and memory from run to run, and what every start writes again.
+KINDS = ("start-up", "training", "write")  # phases in which a run is killed, in turns
+START_UP = 4  # seconds per process within which a kill during start-up happens
+# Prefixes of tags that may differ: speed and memory vary between runs, and every start writes the setup tags again.
 DIFFERING = ("work/", BEGINNING)
 
 SWEEP = (
@@ -90,7 +91,7 @@ SWEEP = (
     "--jobs",
     "2",
 )
-UNFINISHED = 1  # exit code of a sweep in which a trial failed or was given up
+UNFINISHED = 1  # exit code of a sweep in which a trial failed or was abandoned
 WHOM = ("the sweep", "a run", "everything")
 
 
@@ -98,15 +99,15 @@ def options(parser: argparse.ArgumentParser) -> None:
     """Add the options of this benchmark."""
     add_overrides(parser)
     add = parser.add_argument
-    add("--kills", type=positive, default=30, help="kills of each part (default: %(default)s)")
-    add("--seed", type=int, default=1, help="seed of their instants (default: %(default)s)")
+    add("--kills", type=positive, default=30, help="kills per part (default: %(default)s)")
+    add("--seed", type=int, default=1, help="seed of the kill times (default: %(default)s)")
 
 
 # Processes in a folder
 
 
 def start(folder: Path, command: Sequence[str]) -> subprocess.Popen:
-    """Start gptmini in a folder, which gets its output as output.txt, and in a session of its own."""
+    """Start gptmini in a folder, in a new session; append its output to output.txt there."""
     with (folder / "output.txt").open("a") as output:
         return subprocess.Popen(
             [*GPTMINI, *command],
@@ -119,7 +120,7 @@ def start(folder: Path, command: Sequence[str]) -> subprocess.Popen:
 
 
 def processes_in(folder: Path) -> list[int]:
-    """The processes that run in a folder, as Linux lists them, in order."""
+    """Return the sorted ids of the processes whose working folder is this folder, from Linux's /proc."""
     found = []
     for entry in Path("/proc").iterdir():
         with suppress(OSError):
@@ -129,13 +130,13 @@ def processes_in(folder: Path) -> list[int]:
 
 
 def kill(process: int) -> None:
-    """Kill a process, which may have ended meanwhile."""
+    """Kill a process; do nothing if it has already ended."""
     with suppress(ProcessLookupError):
         os.kill(process, signal.SIGKILL)
 
 
 def fail(folder: Path) -> None:
-    """End the benchmark with what the processes of a folder have printed."""
+    """End the benchmark with the output of the processes in a folder."""
     sys.exit((folder / "output.txt").read_text())
 
 
@@ -143,7 +144,7 @@ def fail(folder: Path) -> None:
 
 
 def kill_run(table: Table, arguments: argparse.Namespace, *, n_ranks: int) -> None:
-    """Kill a run of so many ranks again and again, and compare its end with an undisturbed one."""
+    """Kill a run on n_ranks ranks many times, and compare its result with an undisturbed run."""
     steps = f"trainer.max_steps={arguments.kills * STEPS_A_KILL}"
     devices = f"trainer.devices={n_ranks}"
     command = ["train", *OVERRIDES, devices, steps, *arguments.overrides]
@@ -173,10 +174,9 @@ def kill_run(table: Table, arguments: argparse.Namespace, *, n_ranks: int) -> No
 def kill_until_done(
     folder: Path, command: Sequence[str], arguments: argparse.Namespace, n_ranks: int
 ) -> tuple[Counter, list[int], int]:
-    """Start a run until it is done, and kill one of its processes each time, but for the last starts.
+    """Start a run again until it is done, and kill one of its processes each time until all kills are used.
 
-    Returns:
-        The kills by kind, the steps that each kill cost, and the number of torn checkpoints.
+    Returns the number of kills by kind, the lost steps of each kill, and the number of torn checkpoints.
     """
     draws = random.Random(arguments.seed)
     kills: Counter = Counter()
@@ -195,7 +195,7 @@ def kill_until_done(
                 killed = True
 
         code = process.wait()
-        # Ranks without their launcher save and end by themselves.
+        # Ranks that lost their launcher save and end by themselves.
         deadline = time.monotonic() + PATIENCE
         while processes_in(folder):
             if time.monotonic() > deadline:
@@ -214,14 +214,14 @@ def kill_until_done(
 def wait_for(
     kind: str, folder: Path, process: subprocess.Popen, fraction: float, start_up: float
 ) -> None:
-    """Wait for the instant of a kill.
+    """Wait until the time of a kill.
 
     Args:
-        kind: start-up, training or write, as in KINDS.
-        folder: the process's working folder.
-        process: what was started.
-        fraction: from 0 to 1, the instant within the seconds or milliseconds that the kind lasts.
-        start_up: seconds of the first kind.
+        kind: an element of KINDS.
+        folder: working folder of the process.
+        process: the process to kill.
+        fraction: from 0 to 1, position of the kill within the duration of the phase.
+        start_up: duration of start-up in seconds.
     """
     if kind == "start-up":
         time.sleep(start_up * fraction)
@@ -241,20 +241,20 @@ def wait_for(
 
 
 def reached(folder: Path) -> int:
-    """The newest step that the run of a folder has finished, as COUNTER wrote it."""
+    """Return the newest finished step of the run in a folder, as COUNTER wrote it."""
     path = folder / "counter"
     return int.from_bytes(path.read_bytes(), "little") if path.exists() else 0
 
 
 def saved(folder: Path) -> tuple[int, int]:
-    """The step of the newest checkpoint of a run, 0 if there is none, and how many cannot be read."""
+    """Return the step of the latest checkpoint, 0 if there is none, and the number of unreadable checkpoints."""
     steps = [step_of(path) for path in (folder / RUN).glob("checkpoints/*.ckpt")]
-    whole = [int(step) for step in steps if step < math.inf]
-    return max(whole, default=0), len(steps) - len(whole)
+    readable = [int(step) for step in steps if step < math.inf]
+    return max(readable, default=0), len(steps) - len(readable)
 
 
 def outcome(run: Path) -> dict:
-    """What a run ended with, by name: every tensor, and every line that it logged."""
+    """Return the result of a run by name: every tensor of the last checkpoint, and every logged curve."""
     last = read_checkpoint(run / "checkpoints" / "last.ckpt")
     values = {"steps": last["global_step"]}
     for name, tensor in last["state_dict"].items():
@@ -271,9 +271,9 @@ def outcome(run: Path) -> dict:
 
 
 def differing_bits(one: dict, other: dict) -> int:
-    """Count the bits in which the tensors of two outcomes differ.
+    """Count the bits that differ between the tensors of two outcomes.
 
-    A value that one outcome lacks, and a value that is no tensor and differs, counts as one bit and is printed.
+    A missing value, or a different value that is not a tensor, counts as one bit and is printed.
     """
     bits = 0
     for name in one.keys() | other.keys():
@@ -294,7 +294,7 @@ def differing_bits(one: dict, other: dict) -> int:
 
 
 def kill_sweep(table: Table, arguments: argparse.Namespace) -> None:
-    """Kill a sweep of twelve runs again and again, and compare its table with an undisturbed one's."""
+    """Kill a sweep of twelve runs many times, and compare its table with that of an undisturbed sweep."""
     draws = random.Random(arguments.seed)
     with tempfile.TemporaryDirectory() as root:
         undisturbed = Path(root, "undisturbed")
@@ -324,7 +324,7 @@ def kill_sweep(table: Table, arguments: argparse.Namespace) -> None:
 def kill_in_sweep(
     folder: Path, kills: Counter, n_kills: int, most_seconds: float, draws: random.Random
 ) -> bool:
-    """Start a sweep, kill parts of it every few seconds, and return whether it must be started again."""
+    """Start a sweep, kill some of its processes every few seconds, and return whether it must be started again."""
     process = start(folder, ["sweep", *SWEEP])
     while kills.total() < n_kills:
         with suppress(subprocess.TimeoutExpired):
@@ -351,7 +351,7 @@ def kill_in_sweep(
 
 
 def table_of(folder: Path) -> list[dict[str, str]]:
-    """The rows of a sweep's table, without times and the places of runs."""
+    """Return the rows of a sweep's table without times and run folders."""
     with (folder / "runs" / "sweep" / "table.csv").open() as file:
         return [row | {"seconds": "", "run": ""} for row in csv.DictReader(file)]
 

@@ -1,4 +1,4 @@
-"""The default run as a user types it: time of the whole command, and bits per byte beside those of xz."""
+"""Measure the default run: time of the entire command, and bits per byte compared with xz."""
 
 import argparse
 import lzma
@@ -7,7 +7,7 @@ import tempfile
 from .fits import subject_of
 from .harness import Run, Table, add_overrides, in_turns, train
 
-# Further runs, which the page compares with the default one.
+# Other runs that the page compares with the default run.
 VARIANTS = {
     "with AdamW": ("optimizer=adamw",),
     "with smears and a cap on logits, which no other program reads": (
@@ -21,7 +21,7 @@ options = add_overrides
 
 
 def measure(table: Table, arguments: argparse.Namespace) -> None:
-    """Time the command, then train the variants, then compress the text."""
+    """Time the command, train the variants, and compress the text."""
     overrides = arguments.overrides
 
     def whole_command() -> Run:
@@ -51,10 +51,10 @@ def measure(table: Table, arguments: argparse.Namespace) -> None:
 
 
 def bits_per_byte(run: Run) -> float:
-    """The last validation loss of a run, in bits per byte."""
+    """Return the last validation loss of a run in bits per byte."""
     return run.of("val/bits_per_byte")[-1]
 
 
 def size_of(text: bytes) -> int:
-    """Bytes of a text that xz -9e has compressed."""
+    """Return the number of bytes after compression with xz -9e."""
     return len(lzma.compress(text, preset=9 | lzma.PRESET_EXTREME))

@@ -1,7 +1,8 @@
-"""The rule behind budget=: the runs that its law was fitted to, a fit, and the default sizes in the same time.
+"""Measure the rule behind budget=: the runs that its law was fitted to, a new fit, and the default sizes.
 
-The part grid trains 90 runs, which takes hours; called again with the same --out, it goes on where it was. The part law
-reads these rows. The machine must do nothing else.
+The part grid trains 90 runs, which takes hours. If you run it again with the same --out, it continues where it stopped.
+The part law reads the rows of grid. The part compare trains the default sizes for the same time. The machine must not
+run anything else.
 """
 
 import argparse
@@ -18,31 +19,31 @@ from gptmini.training.budget import law, timing
 from .fits import subject_of
 from .harness import UNWATCHED, Table, given, read_results, train
 
-# Of the grid: seconds, widths, blocks and ids.
+# Values of the grid: seconds, widths, numbers of blocks and numbers of ids.
 SECONDS = (20, 60, 180)
 WIDTHS = (64, 96, 128, 192, 256)
 BLOCKS = (2, 4)
 IDS = (2000, 4000, 8000)
 TOKENS_A_STEP = 2048
-STARTS = 40  # of the fit, of which the best is kept
+STARTS = 40  # random starts of the fit; the best result is kept
 
-# Seconds that a command takes besides its steps and validations, where the text is prepared.
+# Seconds of a command outside its steps and validations, if the text is already prepared.
 AROUND = 5.5
 
 
 class Cell(NamedTuple):
-    """A text that the law never saw, a file in --texts, and a time for a run."""
+    """A text file of --texts that the law was not fitted to, and the time of a run."""
 
     name: str
     val_fraction: float
     seconds: int
 
     def __str__(self) -> str:
-        """As in prose, 60 s."""
+        """Return a label such as "prose, 60 s"."""
         return f"{self.name}, {self.seconds} s"
 
     def overrides(self, arguments: argparse.Namespace) -> list[str]:
-        """Overrides that choose the text."""
+        """Return the overrides that choose the text."""
         path = given(arguments, "texts") / f"{self.name}.txt"
         return text_of(path, self.val_fraction, arguments)
 
@@ -57,13 +58,13 @@ CELLS = (
 def options(parser: argparse.ArgumentParser) -> None:
     """Add the options of this benchmark."""
     add = parser.add_argument
-    add("--grid-text", type=Path, help="the text of the grid, of 20 MB or more")
-    add("--texts", type=Path, help="a folder with prose.txt, code.txt and german.txt")
-    add("--data", default="data", help="folder of the prepared texts (default: %(default)s)")
+    add("--grid-text", type=Path, help="text file for the grid, at least 20 MB")
+    add("--texts", type=Path, help="folder with prose.txt, code.txt and german.txt")
+    add("--data", default="data", help="folder for prepared texts (default: %(default)s)")
 
 
 def text_of(path: Path, val_fraction: float, arguments: argparse.Namespace) -> list[str]:
-    """Overrides that choose a text, all of whose held-out part is validated on."""
+    """Return overrides that choose a text and validate on all of its held-out part."""
     return [
         "data=text",
         f"data.path={path}",
@@ -75,7 +76,7 @@ def text_of(path: Path, val_fraction: float, arguments: argparse.Namespace) -> l
 
 
 def measured_before(table: Table, arguments: argparse.Namespace) -> set[str]:
-    """Put the rows that earlier calls have measured of a part back into the table; return what they are."""
+    """Restore the rows that earlier calls measured for this part; return their names."""
     if not arguments.out.is_file():
         return set()
     rows = [row for row in read_results(arguments.out)["rows"] if row["part"] == table.part]
@@ -87,7 +88,7 @@ def measured_before(table: Table, arguments: argparse.Namespace) -> set[str]:
 
 
 def measure_grid(table: Table, arguments: argparse.Namespace) -> None:
-    """Train a model of each width, number of blocks and vocabulary for each time."""
+    """Train a model for each combination of time, vocabulary, width and number of blocks."""
     text = text_of(given(arguments, "grid_text"), 0.02, arguments)
     known = measured_before(table, arguments)
     for seconds, n_vocab, width, n_layers in product(SECONDS, IDS, WIDTHS, BLOCKS):
@@ -116,7 +117,7 @@ def measure_grid(table: Table, arguments: argparse.Namespace) -> None:
 
 
 def measure_law(table: Table, arguments: argparse.Namespace) -> None:
-    """Say how far the law is from the grid, with the constants of the rule and with the best ones."""
+    """Measure the error of the law on the grid, with the constants of the rule and with newly fitted constants."""
     rows = [row for row in table.rows if row["part"] == "grid"]
     sizes = [(row["n_weights"], row["n_bytes"], row["n_vocab"]) for row in rows]
     bits = torch.tensor([row["figure"] for row in rows], dtype=torch.float64)  # (runs,)
@@ -130,11 +131,11 @@ def measure_law(table: Table, arguments: argparse.Namespace) -> None:
 
 
 def errors_of_fit(sizes: torch.Tensor, bits: torch.Tensor) -> torch.Tensor:
-    """Relative errors of the law with the constants that make their squares smallest, (runs,).
+    """Fit the constants of the law by least squares; return the relative errors, (runs,).
 
     Args:
         sizes: weights, bytes and ids of each run, (runs, 3).
-        bits: per byte, (runs,).
+        bits: bits per byte of each run, (runs,).
     """
     logs = (sizes / torch.tensor([1e6, 1e6, 4000.0])).log()  # (runs, 3)
 
@@ -168,7 +169,7 @@ def errors_of_fit(sizes: torch.Tensor, bits: torch.Tensor) -> torch.Tensor:
 
 
 def steps_of(cell: Cell, overrides: list[str]) -> list[str]:
-    """Overrides of the steps and validations that fit into the time of a cell, however often they pass the text."""
+    """Return overrides for the steps and validations that fit into the time of a cell, over any number of epochs."""
     subject = subject_of(overrides)
     module, _ = subject.assemble()
     n_steps, val_every = timing.steps_in(
@@ -182,7 +183,7 @@ def steps_of(cell: Cell, overrides: list[str]) -> list[str]:
 
 
 def measure_compare(table: Table, arguments: argparse.Namespace) -> None:
-    """Train the default sizes, and then with budget=, for the time of each cell."""
+    """Train for the time of each cell, first with the default sizes and then with budget=."""
     for cell in CELLS:
         text = cell.overrides(arguments)
         default = train(*text, *steps_of(cell, text))

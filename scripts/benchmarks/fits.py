@@ -1,4 +1,4 @@
-"""Fits in this process: a configuration made ready as gptmini train does it, trained by Lightning, and timed."""
+"""Train and time a configuration in this process, prepared in the same way as by gptmini train."""
 
 import gc
 from collections.abc import Callable, Sequence
@@ -25,23 +25,23 @@ Parts = tuple[GPTModule, TokenDataModule]
 
 @dataclass(frozen=True, kw_only=True)
 class Subject:
-    """A configuration, and what a run takes from it: the settings and the tokens."""
+    """The settings and the tokens of a run."""
 
     settings: Settings
     store: TokenStore
 
     @property
     def tokens_a_step(self) -> int:
-        """Tokens that an optimizer step trains on."""
+        """Number of tokens per optimizer step."""
         return self.settings.trainer.global_batch_size * self.settings.model.context_length
 
     def assemble(self) -> Parts:
-        """A new module and its batches."""
+        """Return a new module and its batches."""
         return assemble(self.settings, self.store)
 
 
 def subject_of(overrides: Sequence[str]) -> Subject:
-    """Compose and check a configuration as gptmini train does, prepare its text, and set up this process."""
+    """Compose and check a configuration like gptmini train, prepare its text, and set up this process."""
     plain, typed = resolved(compose("train", ["trainer.devices=1", *overrides]))
     settings = build_settings(plain)
     prepare_process(settings)
@@ -56,13 +56,13 @@ def fit(
     callbacks: Sequence[L.Callback] = (),
     parts: Parts | None = None,
 ) -> None:
-    """Train a subject with these callbacks alone.
+    """Train a subject with only these callbacks.
 
     Args:
-        subject: what is trained.
-        folder: the run's folder.
-        callbacks: what Lightning calls; those of the configuration are left out.
-        parts: the module and the batches; assembled here if None.
+        subject: settings and tokens.
+        folder: run folder.
+        callbacks: Lightning callbacks; the callbacks of the configuration are not used.
+        parts: module and batches; None to assemble them here.
     """
     module, data = parts or subject.assemble()
     settings = replace(subject.settings, callbacks=callbacks)
@@ -71,12 +71,12 @@ def fit(
 
 
 class StepClock(L.Callback):
-    """Notes when each step ends: on a GPU by the GPU's own clock, for which the host need not wait."""
+    """Records the end of each step; on a GPU with CUDA events, so that the host does not wait for the GPU."""
 
     def __init__(self, device: str) -> None:
-        """Begin with no step."""
+        """Start without steps."""
         self.device = device
-        self.ends: list = []  # CUDA events on a GPU, else seconds
+        self.ends: list = []  # CUDA events on a GPU, otherwise seconds
 
     def on_train_batch_end(
         self,
@@ -86,7 +86,7 @@ class StepClock(L.Callback):
         batch: object,
         batch_idx: int,
     ) -> None:
-        """Note the time if this micro-step is the last of its step."""
+        """Record the time if this micro-step is the last of its step."""
         if (batch_idx + 1) % trainer.accumulate_grad_batches:
             return
 
@@ -98,7 +98,7 @@ class StepClock(L.Callback):
         self.ends.append(end)
 
     def seconds(self) -> list[float]:
-        """Return the seconds of every step but the first, whose start was not noted."""
+        """Return the seconds of every step except the first, because its start is not recorded."""
         if self.device == "cuda":
             torch.cuda.synchronize()
             return [start.elapsed_time(end) / 1000 for start, end in pairwise(self.ends)]
@@ -106,7 +106,7 @@ class StepClock(L.Callback):
 
 
 def fastest(device: str, function: Callable[[], object]) -> float:
-    """The seconds of the fastest of ten calls, after one that warms up."""
+    """Return the seconds of the fastest of ten calls, after a warm-up call."""
     function()
     seconds = []
     for _ in range(10):
@@ -117,7 +117,7 @@ def fastest(device: str, function: Callable[[], object]) -> float:
 
 
 def give_back_memory(device: str) -> None:
-    """Give back the memory of a GPU that earlier fits took, and start counting its peak anew."""
+    """Free the GPU memory of earlier fits and reset the count of peak memory."""
     if device != "cuda":
         return
     gc.collect()

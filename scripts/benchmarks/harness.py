@@ -1,8 +1,8 @@
-"""What all benchmarks share: the command line, turns, rows of figures, their table and JSON file, and timed commands.
+"""Shared code of the benchmarks: command line, turns, tables of figures with their JSON files, and timed commands.
 
-A benchmark is a module with a docstring and measure(table, arguments), or PARTS, which names several such functions.
-It may have options(parser), where options of its own are added, and prepare(arguments), which is called once before
-anything is measured. Every row says what was measured, the figure, its spread, the goal, and by which method.
+A benchmark is a module with a docstring and either measure(table, arguments), or PARTS, which maps names to such
+functions. Optional functions are options(parser), which adds options, and prepare(arguments), which is called once
+before the measurements. Each row has a name, a figure, its spread, a goal, and a method.
 """
 
 import argparse
@@ -24,16 +24,16 @@ from gptmini.files import replacing
 from gptmini.runs import read_lines
 from gptmini.user_error import UserError
 
-ROOT = Path(__file__).resolve().parent.parent.parent  # of the repository
-RESULTS = ROOT / "docs" / "results"  # the JSON files behind the tables of docs/results.md
-# The part of figures that were measured by hand, which no benchmark measures again.
+ROOT = Path(__file__).resolve().parent.parent.parent  # root of the repository
+RESULTS = ROOT / "docs" / "results"  # JSON files of the tables in docs/results.md
+# Part for figures that were measured once by hand; no benchmark measures them again.
 ONCE = "once"
 GPTMINI = (sys.executable, "-m", "gptmini")
-# What a run leaves out whose speed is compared with that of a program that has neither.
+# Overrides for a fair comparison of speed with programs that draw no samples or pictures.
 UNWATCHED = ("callbacks.samples=null", "callbacks.pictures=null")
 
-# Runs a command, and prints its seconds and the most kilobytes that it held. The system counts for a command what the
-# process that starts it holds at that moment, so a process that imports nearly nothing has to start it.
+# Runs a command and prints its seconds and its peak memory in kilobytes. The system also counts the memory of the
+# parent process at the start of the command, so the parent must be a process that imports almost nothing.
 LAUNCHER = """
 import os, subprocess, sys, time
 began = time.perf_counter()
@@ -48,11 +48,11 @@ sys.exit(min(1, abs(os.waitstatus_to_exitcode(status))))
 
 
 class NotGivenError(Exception):
-    """A part cannot be measured because an option was not given."""
+    """A part cannot be measured because an option is missing."""
 
 
 def run(name: str, benchmark: ModuleType, words: Sequence[str]) -> None:
-    """Read the command line of a benchmark, set the number of threads, and measure part after part."""
+    """Parse the command line of a benchmark, set the number of threads, and measure its parts."""
     arguments = read_arguments(name, benchmark, words)
     if arguments.threads is not None:
         use_threads(arguments.threads)
@@ -66,20 +66,20 @@ def run(name: str, benchmark: ModuleType, words: Sequence[str]) -> None:
 
 
 def read_arguments(name: str, benchmark: ModuleType, words: Sequence[str]) -> argparse.Namespace:
-    """Read the command line of a benchmark; a mistake ends the program with one line."""
+    """Parse the command line of a benchmark; a mistake ends the program with a one-line error."""
     parser = Parser(prog=f"benchmark.py {name}", description=benchmark.__doc__.splitlines()[0])
     add = parser.add_argument
     parts = getattr(benchmark, "PARTS", ())
     if parts:
-        told = f"parts to measure, of {', '.join(parts)} (default: all)"
-        add("--only", nargs="+", choices=[*parts], default=[*parts], metavar="PART", help=told)
+        note = f"parts to measure: {', '.join(parts)} (default: all)"
+        add("--only", nargs="+", choices=[*parts], default=[*parts], metavar="PART", help=note)
     else:
         parser.set_defaults(only=[""])
-    add("--out", type=Path, help=f"the file of the table, as JSON (default: {name}.json)")
+    add("--out", type=Path, help=f"JSON file for the table (default: {name}.json)")
     threads = getattr(benchmark, "THREADS", 2)
     add("--threads", type=positive, default=threads, help="CPU threads (default: %(default)s)")
     turns = getattr(benchmark, "TURNS", 3)
-    add("--turns", type=positive, default=turns, help="turns that count (default: %(default)s)")
+    add("--turns", type=positive, default=turns, help="measured turns (default: %(default)s)")
     if hasattr(benchmark, "options"):
         benchmark.options(parser)
 
@@ -88,12 +88,12 @@ def read_arguments(name: str, benchmark: ModuleType, words: Sequence[str]) -> ar
         suffix = "-dry-run" if getattr(arguments, "dry_run", False) else ""
         arguments.out = Path(f"{name}{suffix}.json")
     if arguments.out.is_dir() or not arguments.out.parent.is_dir():
-        parser.error(f"--out must be a file in a folder that is there, got {arguments.out}")
+        parser.error(f"--out must be a file in an existing folder, got {arguments.out}")
     return arguments
 
 
 def positive(text: str) -> int:
-    """A whole number of at least 1, as a type of argparse."""
+    """Parse an integer of at least 1, for argparse."""
     number = int(text)
     if number < 1:
         raise argparse.ArgumentTypeError(f"must be at least 1, got {number}")
@@ -101,13 +101,13 @@ def positive(text: str) -> int:
 
 
 def add_overrides(parser: argparse.ArgumentParser) -> None:
-    """Add overrides of what is trained."""
-    told = "overrides of every run, as for gptmini train: data.path=input.txt"
-    parser.add_argument("overrides", nargs="*", help=told)
+    """Add the positional argument for overrides."""
+    note = "overrides for every run, such as data.path=input.txt"
+    parser.add_argument("overrides", nargs="*", help=note)
 
 
 def given(arguments: object, option: str) -> Any:
-    """The value of an option without which a part is left out."""
+    """Return the value of an option; if it is missing, the part is skipped."""
     value = getattr(arguments, option)
     if value is None:
         raise NotGivenError(f"--{option.replace('_', '-')}")
@@ -117,19 +117,19 @@ def given(arguments: object, option: str) -> Any:
 def measure_parts(
     table: "Table", names: Sequence[str], parts: Mapping[str, Callable], arguments: object
 ) -> None:
-    """Call the functions of some parts; a part whose peer is not there is left out, and named."""
+    """Call the functions of some parts; skip a part with a message if one of its options is missing."""
     for name in names:
         table.part = name
         try:
             parts[name](table, arguments)
         except NotGivenError as option:
-            print(f"{name}: left out, because it needs {option}")
+            print(f"{name}: skipped; it requires {option}")
 
 
 def use_threads(number: int) -> None:
-    """Compute on a number of threads, here and in every process that is started."""
+    """Set the number of CPU threads of this process and of its child processes."""
     os.environ["OMP_NUM_THREADS"] = str(number)
-    if "torch" in sys.modules:  # which has read the variable already
+    if "torch" in sys.modules:  # torch reads the variable only once, at import
         sys.modules["torch"].set_num_threads(number)
 
 
@@ -137,7 +137,7 @@ def use_threads(number: int) -> None:
 
 
 def in_turns(turns: int, kinds: Mapping[str, Callable[[], Any]]) -> dict[str, list]:
-    """Call each function once a turn, A B A B, and return what each gave, turn by turn."""
+    """Call each function once per turn (A B A B ...), and return the results of each function by turn."""
     found: dict[str, list] = {name: [] for name in kinds}
     for turn in range(turns):
         for name, function in kinds.items():
@@ -147,12 +147,12 @@ def in_turns(turns: int, kinds: Mapping[str, Callable[[], Any]]) -> dict[str, li
 
 
 def ratios(above: Sequence[float], below: Sequence[float]) -> list[float]:
-    """Numbers divided by others, turn by turn."""
+    """Return above divided by below, for each turn."""
     return [one / other for one, other in zip(above, below, strict=True)]
 
 
 def differences(these: Sequence[float], those: Sequence[float]) -> list[float]:
-    """Numbers less others, turn by turn."""
+    """Return these minus those, for each turn."""
     return [one - other for one, other in zip(these, those, strict=True)]
 
 
@@ -160,21 +160,21 @@ def differences(these: Sequence[float], those: Sequence[float]) -> list[float]:
 
 
 class Table:
-    """Rows of figures, each printed, and saved with all others, as soon as it is measured."""
+    """Rows of figures. Each new row is printed, and the file is saved, as soon as the row is measured."""
 
     def __init__(self, name: str, path: Path, parts: Sequence[str]) -> None:
-        """Begin a table with the rows of an earlier call, but for the parts that are measured now.
+        """Start with the rows of an earlier call, except those of the parts to measure now.
 
         Args:
-            name: the benchmark.
-            path: the JSON file of the rows, which need not exist.
-            parts: those that are measured now.
+            name: name of the benchmark.
+            path: JSON file of the rows; it need not exist.
+            parts: parts to measure now.
 
-        Raises UserError: the file holds something else than a table.
+        Raises UserError if the file is not a table.
         """
         self.name = name
         self.path = path
-        self.part = ""  # of the rows that are added next
+        self.part = ""  # part of the next rows
         self.rows: list[dict] = []
         if path.is_file():
             earlier = read_results(path)["rows"]
@@ -194,13 +194,13 @@ class Table:
         """Add a row.
 
         Args:
-            what: is measured, with its unit.
-            figure: the measured number; None if there is none.
-            spread: numbers whose smallest and largest are kept.
-            goal: as met() reads it.
-            method: how the figure was found, in a few words.
-            status: measured, passed, failed, skipped, or why there is no figure.
-            details: further figures by name, which the page leaves out.
+            what: name of the measurement, with its unit.
+            figure: the measured number, or None.
+            spread: numbers; the row keeps their minimum and maximum.
+            goal: see met().
+            method: short description of the method.
+            status: measured, passed, failed, skipped, or the reason for a missing figure.
+            details: other figures by name; they are not on the page.
         """
         row = {
             "part": self.part,
@@ -224,30 +224,30 @@ class Table:
     def add_median(
         self, what: str, figures: Sequence[float], *, goal: str = "", method: str = ""
     ) -> None:
-        """Add a row of the median of figures, with their range."""
+        """Add a row with the median of figures and their range."""
         if not method:
             method = f"{len(figures)} turns" if len(figures) > 1 else "1 turn"
         self.add(what, statistics.median(figures), spread=figures, goal=goal, method=method)
 
     def results(self) -> dict:
-        """Everything that is saved: the benchmark, the machine, and the rows, those of ONCE last."""
+        """Return the contents of the JSON file: benchmark, machine, and rows, with the rows of ONCE last."""
         rows = sorted(self.rows, key=lambda row: row["part"] == ONCE)
         return {"benchmark": self.name, "machine": machine(), "rows": rows}
 
 
 def read_results(path: Path) -> dict:
-    """What a benchmark has saved; UserError for a file that holds something else."""
+    """Read the results that a benchmark saved; raise UserError if the file has other contents."""
     try:
         results = json.loads(path.read_text(encoding="utf-8"))
         if all("part" in row for row in results["rows"]):
             return results
     except (ValueError, TypeError, KeyError):
         pass
-    raise UserError(f"{path} must be a table of benchmark.py, or a new file")
+    raise UserError(f"{path} must be a table of benchmark.py or a new file")
 
 
 def cells(row: dict) -> list[str]:
-    """A row's cells: what, figure, spread, goal with the word missed where the figure misses it, and method."""
+    """Return the cells of a row: what, figure, spread, goal (plus "missed" if the figure misses it), and method."""
     spread = " to ".join(map(shown, row["spread"])) if row["spread"] else ""
     goal = row["goal"]
     if goal and isinstance(row["figure"], int | float) and not met(row["figure"], goal):
@@ -259,7 +259,7 @@ def cells(row: dict) -> list[str]:
 
 
 def met(figure: float, goal: str) -> bool:
-    """Whether a figure meets a goal: "at least X", "at most X", "below X", "X to Y", or "X"."""
+    """Return whether a figure meets a goal: "at least X", "at most X", "below X", "X to Y", or "X"."""
     *words, number = goal.replace(",", "").split()
     bound = float(number)
     if words[:2] == ["at", "least"]:
@@ -274,14 +274,14 @@ def met(figure: float, goal: str) -> bool:
 
 
 def shown(figure: float | str) -> str:
-    """A figure as the table shows it."""
+    """Format a figure for the table."""
     if isinstance(figure, str):
         return figure
     return f"{figure:,}" if abs(figure) >= 1000 else str(figure)
 
 
 def shown_all(found: object) -> str:
-    """What a turn gave, for the line that tells how far a benchmark is."""
+    """Format the results of a turn for the progress line."""
     figures = found if isinstance(found, tuple | list) else [found]
     return ", ".join(
         shown(_rounded(figure)) for figure in figures if isinstance(figure, int | float)
@@ -289,14 +289,14 @@ def shown_all(found: object) -> str:
 
 
 def _rounded(figure: Any) -> Any:
-    """A float with four digits that count, or whole if it is large; anything else as it is."""
+    """Round a float to four significant digits, or to an integer from 1000 on; return other values unchanged."""
     if not isinstance(figure, float):
         return figure
     return round(figure) if abs(figure) >= 1000 else float(f"{figure:.4g}")
 
 
 def machine() -> str:
-    """The machine and its versions, in a line."""
+    """Return one line with the machine and the versions."""
     from importlib.metadata import version
 
     parts = [f"{os.cpu_count()} cores of {platform.machine()}"]
@@ -310,32 +310,32 @@ def machine() -> str:
 
 
 class Ended(NamedTuple):
-    """A command that has ended."""
+    """Time and memory of a finished command."""
 
     seconds: float
-    megabytes: float  # the most memory that it held at once
+    megabytes: float  # peak memory
 
 
 class Run(NamedTuple):
-    """A run of gptmini train that has ended."""
+    """A finished run of gptmini train."""
 
-    began: float  # seconds since 1970 at which the command was started
-    seconds: float  # of the whole command
-    megabytes: float  # the most memory that it held at once
-    lines: list[dict]  # what it logged
+    began: float  # start time of the command, seconds since 1970
+    seconds: float  # duration of the entire command
+    megabytes: float  # peak memory
+    lines: list[dict]  # lines of metrics.jsonl
 
     def of(self, tag: str) -> list[float]:
-        """The values of a curve."""
+        """Return the values of a curve."""
         return [line[tag] for line in self.lines if tag in line]
 
     @property
     def loss(self) -> float:
-        """The last validation loss, in nats per token."""
+        """Last validation loss, in nats per token."""
         return self.of("val/loss")[-1]
 
 
 def train(*overrides: str) -> Run:
-    """Run gptmini train with overrides, in a process and a folder of its own; errors are those of output_of."""
+    """Run gptmini train with overrides in a new process and a temporary run folder; raises the errors of output_of."""
     with tempfile.TemporaryDirectory() as folder:
         run = Path(folder, "run")
         began = time.time()
@@ -344,7 +344,7 @@ def train(*overrides: str) -> Run:
 
 
 def timed(*command: str, cwd: Path = ROOT) -> Ended:
-    """Run a command, and measure it with its start-up; errors are those of output_of."""
+    """Run a command and measure it, including its start-up; raises the errors of output_of."""
     launcher = [sys.executable, "-S", "-c", LAUNCHER]
     output = output_of([*launcher, *command], cwd=cwd)
     seconds, kilobytes = output.splitlines()[-1].split()
@@ -352,12 +352,12 @@ def timed(*command: str, cwd: Path = ROOT) -> Ended:
 
 
 def output_of(command: Sequence[str], *, cwd: Path = ROOT) -> str:
-    """What a command prints that runs in the folder cwd.
+    """Run a command in the folder cwd and return its output.
 
-    Raises UserError: the command failed; the message ends with the last line that it wrote.
+    Raises UserError if the command fails; the message ends with the last line of its output.
     """
     result = subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
     if result.returncode:
-        lines = (result.stderr.strip() or result.stdout.strip()).splitlines() or ["nothing said"]
+        lines = (result.stderr.strip() or result.stdout.strip()).splitlines() or ["no output"]
         raise UserError(f"a command failed: {' '.join(command[-8:])}: {lines[-1]}")
     return result.stdout

@@ -1,4 +1,4 @@
-"""nanoGPT as a peer: a copy of a checkout, with tokens for it and the command that trains it."""
+"""Run nanoGPT for comparison: copy a checkout, write its tokens, and build its training command."""
 
 import argparse
 import pickle
@@ -10,10 +10,10 @@ from pathlib import Path
 
 import numpy as np
 
-FILES = ("train.py", "model.py", "configurator.py")  # what nanoGPT's train.py needs
-NEVER = 10**6  # as eval_interval: nanoGPT evaluates at its first step alone
+FILES = ("train.py", "model.py", "configurator.py")  # files that nanoGPT's train.py needs
+NEVER = 10**6  # as eval_interval: nanoGPT then evaluates only at its first step
 
-# What nanoGPT's README types for a CPU, after config/train_shakespeare_char.py: its recipe for a laptop.
+# The options that nanoGPT's README gives for a CPU, on top of config/train_shakespeare_char.py: its laptop recipe.
 LAPTOP = {
     "device": "cpu",
     "compile": False,
@@ -39,17 +39,17 @@ LAPTOP = {
 
 
 def add_nanogpt(parser: argparse.ArgumentParser) -> None:
-    """Add the option that names a checkout."""
-    told = "a checkout of nanoGPT to measure beside"
-    parser.add_argument("--nanogpt", type=checkout, metavar="FOLDER", help=told)
+    """Add the option for a checkout of nanoGPT."""
+    note = "checkout of nanoGPT to compare with"
+    parser.add_argument("--nanogpt", type=checkout, metavar="FOLDER", help=note)
 
 
 def checkout(text: str) -> Path:
-    """A checkout of nanoGPT, as a type of argparse."""
+    """Parse the path of a checkout of nanoGPT, for argparse."""
     folder = Path(text)
     if not (folder / "train.py").is_file():
         raise argparse.ArgumentTypeError(
-            f"must be a checkout of nanoGPT with its train.py, got {folder}"
+            f"must be a checkout of nanoGPT with train.py, got {folder}"
         )
     return folder.resolve()
 
@@ -62,14 +62,14 @@ def copy(
     val: np.ndarray,
     n_vocab: int | None = None,
 ) -> None:
-    """Copy a checkout into a folder, so that a run does not write into the checkout.
+    """Copy a checkout and write its tokens, so that a run does not write into the checkout.
 
     Args:
         source: the checkout.
-        folder: gets the copy and its tokens.
-        train: ids of training, (n,).
+        folder: destination.
+        train: training ids, (n,).
         val: held-out ids, (n,).
-        n_vocab: the number of ids; None for that of GPT-2.
+        n_vocab: vocabulary size; None for GPT-2's.
     """
     data = folder / "data" / "tokens"
     data.mkdir(parents=True, exist_ok=True)
@@ -82,13 +82,13 @@ def copy(
 
 
 def command(options: dict) -> list[str]:
-    """The command that trains, typed in the copy's folder; options are variables of nanoGPT's train.py."""
-    told = {"dataset": "tokens", **options}
-    return [sys.executable, "train.py", *(f"--{name}={value}" for name, value in told.items())]
+    """Return the training command, to run in the folder of the copy; options are variables of nanoGPT's train.py."""
+    flags = {"dataset": "tokens", **options}
+    return [sys.executable, "train.py", *(f"--{name}={value}" for name, value in flags.items())]
 
 
 def sizes_of(model: object) -> dict[str, int]:
-    """The sizes in the configuration of gptmini's model, by nanoGPT's names."""
+    """Return the sizes of a gptmini model configuration under nanoGPT's names."""
     return {
         "block_size": model.context_length,
         "n_layer": model.n_layers,
@@ -98,6 +98,6 @@ def sizes_of(model: object) -> dict[str, int]:
 
 
 def median_milliseconds(output: str, first_step: int) -> float:
-    """The median milliseconds of a step that train.py printed, from a step on."""
+    """Return the median milliseconds per step in the output of train.py, starting at first_step."""
     found = re.findall(r"^iter \d+: .* time ([\d.]+)ms", output, flags=re.MULTILINE)
     return statistics.median(map(float, found[first_step:]))

@@ -1,8 +1,8 @@
-"""Write the tables of docs/results.md from the JSON files in docs/results, without measuring anything.
+"""Write the tables of docs/results.md from the JSON files in docs/results, without any measurement.
 
-In the page, everything from the line <!-- table: NAME PART ... --> to the line <!-- end --> is written here: the rows
-of docs/results/NAME.json, of these parts alone if parts are named. What is the same in every row of a table stands once
-below it. The machine of most tables stands once in the page, after the line <!-- machine -->.
+This command writes everything between the lines <!-- table: NAME PART ... --> and <!-- end -->: the rows of
+docs/results/NAME.json, or only those of the named parts. A value that is the same in every row is written once below
+the table. The machine of most tables is written once, after the line <!-- machine -->.
 """
 
 import argparse
@@ -21,7 +21,7 @@ HEADINGS = ("what", "figure", "spread", "goal", "method")
 
 
 def measure(table: Table, arguments: argparse.Namespace) -> None:
-    """Write the page anew."""
+    """Update the page."""
     before = PAGE.read_text(encoding="utf-8")
     after = with_tables(before, RESULTS)
     PAGE.write_text(after, encoding="utf-8")
@@ -29,7 +29,7 @@ def measure(table: Table, arguments: argparse.Namespace) -> None:
 
 
 def with_tables(page: str, folder: Path) -> str:
-    """The text of a page with the tables of the JSON files in a folder; UserError for a table without rows."""
+    """Return a page with the tables of the JSON files in a folder; raise UserError if a table has no rows."""
     results = {path.stem: read_results(path) for path in sorted(folder.glob("*.json"))}
     machines = Counter(found["machine"] for found in results.values() if found["machine"])
     usual = machines.most_common(1)[0][0] if machines else ""
@@ -37,7 +37,7 @@ def with_tables(page: str, folder: Path) -> str:
     def written(found: re.Match) -> str:
         opening, name, parts, closing = found.groups()
         if name not in results:
-            raise UserError(f"docs/results.md names {name}.json, which {folder} lacks")
+            raise UserError(f"docs/results.md names {name}.json, but {folder} does not have it")
         return f"{opening}\n{markdown(results[name], parts.split(), usual)}\n{closing}"
 
     page = MACHINE.sub(rf"\1\nUnless a table names another machine: {usual}.\n\n\2", page)
@@ -45,11 +45,11 @@ def with_tables(page: str, folder: Path) -> str:
 
 
 def markdown(results: dict, parts: list[str], usual: str) -> str:
-    """Rows as a table of Markdown, without columns that are empty or the same in every row, and what is so below it.
+    """Format rows as a Markdown table; columns with the same value in every row become a line below the table.
 
     Args:
-        results: what a benchmark has saved.
-        parts: those whose rows are wanted; empty for all.
+        results: results that a benchmark saved.
+        parts: parts to include; empty for all.
         usual: the machine that the page names.
     """
     rows = [cells(row) for row in results["rows"] if not parts or row["part"] in parts]

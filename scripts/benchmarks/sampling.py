@@ -1,7 +1,8 @@
-"""Tokens a second when sampling, beside Hugging Face's generate and nanoGPT's, in turns on the same machine.
+"""Measure tokens per second of sampling, compared with Hugging Face's and nanoGPT's generate on the same machine.
 
-Weights are random, of the sizes named; all draw with temperature 0.8 from the 50 most probable tokens. Measured too are
-the share of the speed that reading the weights once a step allows, and the seconds from a command to its first token.
+All programs use the same random weights, and sample from the 50 most probable tokens with a temperature of 0.8. The
+benchmark also measures which fraction this is of the speed limit set by reading the weights once per step, and the
+seconds from the start of the command to the first token.
 """
 
 import argparse
@@ -28,7 +29,7 @@ from .fits import fastest
 from .harness import GPTMINI, Table, in_turns, positive, ratios
 from .nanogpt import add_nanogpt, sizes_of
 
-# What GPT-2 and nanoGPT are made of, so that the same weights fit all three.
+# The architecture of GPT-2 and nanoGPT, so that all three programs can use the same weights.
 CLASSIC = {
     "norm": "layernorm",
     "position": "learned",
@@ -53,7 +54,7 @@ SIZES = {
     },
 }
 CALLED = {"char": "character model", "gpt2": "GPT-2"}
-# What gptmini's speed is to be of Hugging Face's on a CPU, by size and batch size.
+# Goals for gptmini's speed on a CPU, divided by Hugging Face's, by size and batch size.
 GOALS = {
     ("char", 1): "at least 6",
     ("char", 8): "at least 4",
@@ -62,24 +63,24 @@ GOALS = {
 }
 PROMPT_LENGTH = 8  # tokens
 RULES = {"temperature": 0.8, "top_k": 50}
-SUMS = 2  # between two looks at the clock, so that a GPU's start of a sum does not count
-READ = 2**27  # numbers in the tensor whose sum gives the bandwidth: 512 MB, which no cache holds
+SUMS = 2  # sums per measurement, so that the launch of a GPU kernel does not count
+READ = 2**27  # elements of the tensor whose sum gives the bandwidth: 512 MB, larger than any cache
 
 
 def options(parser: argparse.ArgumentParser) -> None:
     """Add the options of this benchmark."""
     add = parser.add_argument
-    add("--sizes", nargs="+", default=[*SIZES], choices=SIZES, help="sizes of the model")
-    add("--batch-sizes", nargs="+", type=positive, default=[1, 8], help="sequences drawn at once")
-    add("--new-tokens", type=positive, default=256, help="tokens drawn for each sequence")
+    add("--sizes", nargs="+", default=[*SIZES], choices=SIZES, help="model sizes")
+    add("--batch-sizes", nargs="+", type=positive, default=[1, 8], help="samples at a time")
+    add("--new-tokens", type=positive, default=256, help="tokens per sample")
     add("--device", default="auto", help="auto, cpu, cuda or mps")
-    add("--dtype", default="auto", choices=("auto", *DTYPES), help="the type of the weights")
-    add("--compile", action="store_true", help="compile gptmini's step")
+    add("--dtype", default="auto", choices=("auto", *DTYPES), help="dtype of the weights")
+    add("--compile", action="store_true", help="compile gptmini's decoding step")
     add_nanogpt(parser)
 
 
 def measure(table: Table, arguments: argparse.Namespace) -> None:
-    """Measure every size at every batch size, and on a CPU the seconds to the first token."""
+    """Measure every size at every batch size and, on a CPU, the seconds to the first token."""
     device = choose_device(arguments.device)
     compare_all(table, arguments, device)
     if device == "cpu":
@@ -104,15 +105,15 @@ def compare(
     """Add the rows of one size at one batch size.
 
     Args:
-        table: gets the rows.
+        table: receives the rows.
         arguments: the command line.
-        model: a model of this size, on the device that is measured.
-        size: the key of the size in SIZES.
-        batch_size: sequences that are drawn at once.
+        model: a model of this size, on the device to measure.
+        size: a key of SIZES.
+        batch_size: samples at a time.
     """
     device = model.embedding.weight.device
     n_tokens = arguments.new_tokens
-    # The prompt holds the ids from 1 on in every sequence.
+    # Every prompt has the ids 1, 2, 3, ...
     prompt = torch.arange(1, 1 + PROMPT_LENGTH, device=device)  # (PROMPT_LENGTH,)
     prompt = prompt.expand(batch_size, -1)  # (B, PROMPT_LENGTH)
 
@@ -128,11 +129,11 @@ def compare(
         return batch_size * n_tokens / (clock(device.type) - start)
 
     def limit() -> float:
-        """Tokens a second, if nothing took time but reading the weights that every step reads."""
+        """Return the tokens per second if only reading the weights took time."""
         return bandwidth(device.type) / bytes_read_a_step(model) * batch_size
 
     kinds = {name: partial(speed, run) for name, run in runs.items()}
-    in_turns(1, kinds)  # warms up
+    in_turns(1, kinds)  # warm-up
     speeds = in_turns(arguments.turns, kinds | {"limit": limit})
 
     called = f"{CALLED[size]}, {batch_size} sample{'' if batch_size == 1 else 's'}"
@@ -153,13 +154,13 @@ def compare(
 
 
 def bytes_read_a_step(model: GPT) -> int:
-    """Bytes of the weights that every step reads: those of the blocks and of the unembedding."""
+    """Return the bytes of the weights that every step reads: the blocks and the unembedding."""
     weights = (*model.blocks.parameters(), model.unembedding_weight)
     return sum(weight.numel() * weight.element_size() for weight in weights)
 
 
 def bandwidth(device: str) -> float:
-    """Bytes a second at which a large tensor is read and summed, in the fastest of ten passes."""
+    """Return the bytes per second of reading and summing a large tensor, in the fastest of ten passes."""
     numbers = torch.ones(READ, device=device)
 
     def add_up() -> None:
@@ -170,10 +171,10 @@ def bandwidth(device: str) -> float:
 
 
 def ours(model: GPT, prompt: Tensor, n_tokens: int, *, compile: bool) -> Callable[[], None]:
-    """A function that draws n_tokens after the prompt (B, T) with gptmini's cache."""
+    """Return a function that draws n_tokens after the prompt (B, T) with gptmini."""
     rules = Rules(max_new_tokens=n_tokens, **RULES)
     if prompt.device.type == "cpu" and not compile:
-        model = pack(copy.deepcopy(model))  # as gptmini sample does
+        model = pack(copy.deepcopy(model))  # gptmini sample packs, too
 
     def run() -> None:
         decoder = Decoder(
@@ -191,8 +192,8 @@ def ours(model: GPT, prompt: Tensor, n_tokens: int, *, compile: bool) -> Callabl
 
 
 def hugging_face(model: GPT, prompt: Tensor, n_tokens: int) -> Callable[[], None]:
-    """A function that draws after the prompt (B, T) with transformers' GPT2LMHeadModel and the weights of the model."""
-    import transformers  # which a plain installation lacks
+    """Return a function that draws after the prompt (B, T) with transformers' GPT2LMHeadModel and the same weights."""
+    import transformers  # an optional dependency
 
     transformers.logging.set_verbosity_error()
     config, state = to_hugging_face(model)
@@ -203,23 +204,23 @@ def hugging_face(model: GPT, prompt: Tensor, n_tokens: int) -> Callable[[], None
 
     options = {"max_new_tokens": n_tokens, "do_sample": True, "pad_token_id": 0, **RULES}
     if prompt.device.type == "cuda":
-        options["cache_implementation"] = "static"  # which transformers compiles
+        options["cache_implementation"] = "static"  # transformers compiles a static cache
 
     def run() -> None:
         drawn = peer.generate(prompt, attention_mask=torch.ones_like(prompt), **options)
-        assert drawn.size(1) == PROMPT_LENGTH + n_tokens  # none has ended early
+        assert drawn.size(1) == PROMPT_LENGTH + n_tokens  # no sample has ended early
 
     return run
 
 
 def nanogpt(checkout: Path, model: GPT, prompt: Tensor, n_tokens: int) -> Callable[[], Tensor]:
-    """A function that draws after the prompt (B, T) with nanoGPT's GPT.generate, from a model of the same sizes."""
-    # Its module is called model, which is no name to put on the path.
+    """Return a function that draws after the prompt (B, T) with nanoGPT's GPT.generate and a model of the same size."""
+    # Import model.py under another name, because "model" is too general for sys.path.
     spec = spec_from_file_location("nanogpt_model", checkout / "model.py")
     assert spec is not None
     assert spec.loader is not None
     theirs = module_from_spec(spec)
-    sys.modules[spec.name] = theirs  # where dataclasses look for it
+    sys.modules[spec.name] = theirs  # dataclasses look the module up there
     spec.loader.exec_module(theirs)
 
     config = theirs.GPTConfig(
@@ -234,7 +235,7 @@ def nanogpt(checkout: Path, model: GPT, prompt: Tensor, n_tokens: int) -> Callab
 
 
 def first_token() -> float:
-    """The seconds from typing gptmini sample for a character model to the first character after the prompt."""
+    """Return the seconds from the start of gptmini sample to the first character after the prompt."""
     tokenizer = CharTokenizer("".join(map(chr, range(33, 98))), end_of_text=False)
     model = new_gpt(GPTConfig(**SIZES["char"], **CLASSIC, init="gpt2"), seed=0)
     state = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}

@@ -1,7 +1,7 @@
-"""Tokens and time to nanoGPT's loss on Shakespeare's characters, in turns with nanoGPT itself.
+"""Measure the tokens and the time to reach nanoGPT's loss on Shakespeare's characters, in turns with nanoGPT.
 
-Training time is the time of the whole command less the time of the same command with one step, so that it holds neither
-start-up nor evaluation. Losses are those of the last step, over the whole held-out split.
+Training time is the time of the command minus the time of the same command with one step. So it does not include
+start-up and evaluation. Losses are validation losses of the last step on the entire held-out split.
 """
 
 import argparse
@@ -25,26 +25,26 @@ from .harness import (
 )
 
 SMALL = "experiment=shakespeare_char_cpu"
-# Every run validates once, at its end.
+# Every run validates only once, at its end.
 OWN = (*UNWATCHED, "trainer.val_every_steps=1000000")
 
 
 def options(parser: argparse.ArgumentParser) -> None:
     """Add the options of this benchmark."""
     add_overrides(parser)
-    told = "seeds (default: 1 2 3)"
-    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3], help=told)
+    note = "seeds (default: 1 2 3)"
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3], help=note)
     nanogpt.add_nanogpt(parser)
 
 
 def prepare(arguments: argparse.Namespace) -> None:
-    """Prepare the tokens, and tell a mistake in the overrides."""
+    """Prepare the tokens, and report a mistake in the overrides early."""
     arguments.overrides += OWN
     subject_of([SMALL, *arguments.overrides])
 
 
 def losses(table: Table, arguments: argparse.Namespace) -> None:
-    """The loss after few tokens and after nanoGPT's number of tokens, and that of nanoGPT's recipe."""
+    """Measure the loss after few tokens, after nanoGPT's number of tokens, and of nanoGPT's recipe."""
     own = partial(train, SMALL, *arguments.overrides)
     names = ", ".join(map(str, arguments.seeds))
     n_tokens = tokens_of(SMALL, *arguments.overrides)
@@ -69,7 +69,7 @@ def losses(table: Table, arguments: argparse.Namespace) -> None:
 
 
 def peer(table: Table, arguments: argparse.Namespace) -> None:
-    """The time of nanoGPT's whole run on a laptop, divided by that of gptmini's run to the same loss."""
+    """Measure the time of nanoGPT's laptop run, divided by the time of gptmini's run to the same loss."""
     source = given(arguments, "nanogpt")
     store = subject_of([SMALL, *arguments.overrides]).store
     with tempfile.TemporaryDirectory() as name:
@@ -115,7 +115,7 @@ def peer(table: Table, arguments: argparse.Namespace) -> None:
 
 
 def large(table: Table, arguments: argparse.Namespace) -> None:
-    """The baby GPT of 10.7 M parameters: tokens, loss and time."""
+    """Measure tokens, loss and time of the baby GPT with 10.7 M parameters."""
     recipe = ["experiment=shakespeare_char", *arguments.overrides]
     run = train(*recipe)
     what = "tokens of `shakespeare_char` (10.7 M parameters) to a validation loss of 1.4697"
@@ -125,7 +125,7 @@ def large(table: Table, arguments: argparse.Namespace) -> None:
 
 
 def tokens_of(*overrides: str) -> int:
-    """Tokens that a run trains on."""
+    """Return the number of tokens that a run trains on."""
     subject = subject_of(overrides)
     return subject.settings.trainer.max_steps * subject.tokens_a_step
 

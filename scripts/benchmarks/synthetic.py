@@ -1,4 +1,4 @@
-"""Prepared folders of drawn ids, for measurements that need many tokens and no text."""
+"""Write prepared folders with random ids, for measurements that need many tokens but no text."""
 
 from pathlib import Path
 
@@ -8,18 +8,18 @@ from gptmini.data.meta import FORMAT, write_meta
 from gptmini.data.stored_file import block_checksums
 from gptmini.tokenizer import Tokenizer
 
-DOCUMENT = 1000  # tokens of a document
+DOCUMENT = 1000  # tokens per document
 N_HELD_OUT = 10**5  # tokens
 
 
 def write_store(folder: Path, ids: np.ndarray, n_tokens: int, tokenizer: Tokenizer) -> None:
-    """Write a prepared folder whose training tokens are some ids, again and again; both splits begin with them.
+    """Write a prepared folder that repeats the ids; both splits start with the first id.
 
     Args:
-        folder: which is made.
+        folder: folder to create.
         ids: uint16 (n,).
-        n_tokens: of training.
-        tokenizer: whose ids they are.
+        n_tokens: number of training tokens.
+        tokenizer: tokenizer of the ids.
     """
     folder.mkdir(parents=True)
     meta: dict = {

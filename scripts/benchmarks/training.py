@@ -1,8 +1,8 @@
-"""What a training step costs, and what Lightning's Trainer adds; speed, start-up and memory beside nanoGPT.
+"""Measure the time of a training step, the overhead of Lightning's Trainer, and speed, start-up and memory.
 
-The part step fits, and trains in a bare loop over the same batches, in turns. The bare loop waits for the device after
-each part of a step, which the fit does not do. On a GPU, which works ahead of the processor, the split therefore says
-where the time goes, and the ratio is too low.
+The part step trains with Lightning's Trainer and in a bare loop over the same batches, in turns. The bare loop waits
+for the device after each part of a step; the Trainer does not. On a GPU, which runs asynchronously, the ratio is
+therefore too low, but the bare loop still shows where the time goes. The parts peer and memory compare with nanoGPT.
 """
 
 import argparse
@@ -40,15 +40,15 @@ from .harness import (
 )
 
 TURNS = 7
-WARM_UP = 10  # steps at the start of each turn that are not counted
+WARM_UP = 10  # steps at the start of each turn that are not measured
 EXPERIMENT = "experiment=nanogpt_cpu"
-# What neither program does while its speed is measured.
+# Overrides that switch off everything except training.
 BARE = (*UNWATCHED, "trainer.val_every_steps=1000000", "trainer.val_tokens=1", "console=quiet")
-BRIEF = 100  # steps of a run that is subtracted
+BRIEF = 100  # steps of the brief run, whose time is subtracted
 
 
 class Bare(NamedTuple):
-    """Seconds of a step of the bare loop."""
+    """Seconds of a step of the bare loop, in total and by part."""
 
     whole: float
     parts: dict[str, float]
@@ -59,14 +59,14 @@ def options(parser: argparse.ArgumentParser) -> None:
     add_overrides(parser)
     nanogpt.add_nanogpt(parser)
     add = parser.add_argument
-    add("--steps", type=positive, default=150, help="steps that count in each fit and loop")
-    add("--long", type=positive, default=800, help="steps of the longer run of the part peer")
-    told = "sequences of 1,024 tokens of the part memory"
-    add("--sequences", type=positive, default=8, help=told)
+    add("--steps", type=positive, default=150, help="measured steps per turn")
+    add("--long", type=positive, default=800, help="steps of the longer run in the part peer")
+    note = "sequences of 1,024 tokens in the part memory"
+    add("--sequences", type=positive, default=8, help=note)
 
 
 def prepare(arguments: argparse.Namespace) -> None:
-    """Prepare the tokens, and tell a mistake in the overrides."""
+    """Prepare the tokens, and report a mistake in the overrides early."""
     arguments.overrides.insert(0, EXPERIMENT)
     subject_of(arguments.overrides)
 
@@ -75,7 +75,7 @@ def prepare(arguments: argparse.Namespace) -> None:
 
 
 def measure_step(table: Table, arguments: argparse.Namespace) -> None:
-    """Run fit and bare loop in turns."""
+    """Measure a step with Lightning's Trainer and in the bare loop, in turns."""
     n_steps = WARM_UP + arguments.steps
     limits = [f"trainer.max_steps={n_steps}", f"trainer.val_every_steps={n_steps}"]
     subject = subject_of([*arguments.overrides, *limits, "trainer.val_tokens=1"])
@@ -99,16 +99,16 @@ def measure_step(table: Table, arguments: argparse.Namespace) -> None:
 
 
 def seconds_a_step(subject: Subject, folder: Path) -> float:
-    """Seconds of a step after the warm-up, through Lightning's Trainer without the run's own callbacks."""
+    """Return the seconds per step after the warm-up, with Lightning's Trainer and without the run's callbacks."""
     step_clock = StepClock(subject.settings.hardware.device)
     fit(subject, folder, callbacks=[step_clock])
     return statistics.mean(step_clock.seconds()[WARM_UP - 1 :])
 
 
 def bare_loop(subject: Subject, n_steps: int) -> Bare:
-    """Train in a loop of a few lines, which does what the Trainer does.
+    """Train in a loop of a few lines that does the same as the Trainer.
 
-    Raises UserError: a loss or a gradient is not finite, so that the loop would train something else than the fit.
+    Raises UserError if a loss or a gradient is not finite, because the loop would then differ from the Trainer.
     """
     module, data = subject.assemble()
     device = subject.settings.hardware.device
@@ -147,7 +147,7 @@ def bare_loop(subject: Subject, n_steps: int) -> Bare:
 
         norm = gradient_norm(module)
         if not (norm.isfinite() & loss.isfinite()).item():
-            raise UserError(f"step {step} is not finite; measure with a lower optimizer.lr")
+            raise UserError(f"step {step} is not finite; use a lower optimizer.lr")
         set_learning_rate(optimizer, module.schedule(step, max_steps=n_steps))
         optimizer.step()
         optimizer.zero_grad()
@@ -159,7 +159,7 @@ def bare_loop(subject: Subject, n_steps: int) -> Bare:
 
 
 def train_batches(data: TokenDataModule, device: str) -> DataLoader:
-    """The batches of training from the first step on, with what they ask of a Trainer on one device."""
+    """Return the training batches from the first step on, with a stub for the Trainer that they need."""
     data.trainer = SimpleNamespace(
         global_step=0,
         world_size=1,
@@ -170,7 +170,7 @@ def train_batches(data: TokenDataModule, device: str) -> DataLoader:
 
 
 def gradient_norm(module: GPTModule) -> torch.Tensor:
-    """The norm of all gradients together, which are clipped if the settings say so."""
+    """Return the norm of all gradients together; clip them if the settings say so."""
     model = module.model
     clip = module.settings.gradient_clip
     if clip is not None:
@@ -179,16 +179,16 @@ def gradient_norm(module: GPTModule) -> torch.Tensor:
     return torch.nn.utils.get_total_norm(gradients)
 
 
-# Beside nanoGPT
+# Comparison with nanoGPT
 
 
 def measure_peer(table: Table, arguments: argparse.Namespace) -> None:
-    """The speed of the steps by which a run of --long steps is longer than a brief one, in turns with nanoGPT."""
+    """Measure the training speed from the difference between a long and a brief run, in turns with nanoGPT."""
     source = given(arguments, "nanogpt")
     subject = subject_of(arguments.overrides)
     store = subject.store
-    told = nanogpt.LAPTOP | nanogpt.sizes_of(subject.settings.model)
-    told |= {
+    nanogpt_options = nanogpt.LAPTOP | nanogpt.sizes_of(subject.settings.model)
+    nanogpt_options |= {
         "batch_size": subject.settings.trainer.global_batch_size,
         "eval_interval": nanogpt.NEVER,
         "eval_iters": 1,
@@ -210,7 +210,8 @@ def measure_peer(table: Table, arguments: argparse.Namespace) -> None:
             return train(*arguments.overrides, *BARE, f"trainer.max_steps={n_steps}").seconds
 
         def theirs(n_steps: int) -> float:
-            return timed(*nanogpt.command(told | {"max_iters": n_steps}), cwd=folder).seconds
+            changed = nanogpt_options | {"max_iters": n_steps}
+            return timed(*nanogpt.command(changed), cwd=folder).seconds
 
         speeds = in_turns(
             arguments.turns,
@@ -226,16 +227,16 @@ def measure_peer(table: Table, arguments: argparse.Namespace) -> None:
 
 
 def measure_memory(table: Table, arguments: argparse.Namespace) -> None:
-    """The most memory that two steps at GPT-2's 124 M parameters take, in turns with nanoGPT."""
+    """Measure the peak memory of two steps at GPT-2's 124 M parameters, in turns with nanoGPT."""
     source = given(arguments, "nanogpt")
     sequences = arguments.sequences
-    # Any ids of GPT-2's vocabulary will do; gptmini reads nanoGPT's token files.
+    # Random ids of GPT-2's vocabulary are enough. gptmini reads nanoGPT's token files.
     ids = np.random.default_rng(0).integers(0, 50257, 100_000)  # (n,)
 
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         nanogpt.copy(source, folder, train=ids, val=ids)
-        typed = [
+        overrides = [
             "experiment=gpt2_124m",
             "data=tokens",
             f"data.path={quoted(str(folder / 'data/tokens/train.bin'))}",
@@ -247,7 +248,7 @@ def measure_memory(table: Table, arguments: argparse.Namespace) -> None:
             f"data_dir={quoted(str(folder / 'prepared'))}",
             *BARE,
         ]
-        told = {
+        nanogpt_options = {
             "device": "cpu",
             "compile": False,
             "batch_size": sequences,
@@ -260,8 +261,10 @@ def measure_memory(table: Table, arguments: argparse.Namespace) -> None:
         found = in_turns(
             arguments.turns,
             {
-                "gptmini": lambda: train(*typed).megabytes / 1024,
-                "nanoGPT": lambda: timed(*nanogpt.command(told), cwd=folder).megabytes / 1024,
+                "gptmini": lambda: train(*overrides).megabytes / 1024,
+                "nanoGPT": lambda: (
+                    timed(*nanogpt.command(nanogpt_options), cwd=folder).megabytes / 1024
+                ),
             },
         )
     what = "peak memory at 124 M parameters, divided by nanoGPT's"
@@ -274,11 +277,16 @@ def measure_memory(table: Table, arguments: argparse.Namespace) -> None:
 
 
 def measure_start(table: Table, arguments: argparse.Namespace) -> None:
-    """The seconds from the command to the first step, which the first line of metrics.jsonl tells."""
-    typed = [*arguments.overrides, *BARE, "trainer.max_steps=1", "callbacks.scalars.every_steps=1"]
+    """Measure the seconds from the start of the command to the first step in metrics.jsonl."""
+    overrides = [
+        *arguments.overrides,
+        *BARE,
+        "trainer.max_steps=1",
+        "callbacks.scalars.every_steps=1",
+    ]
 
     def first_step() -> float:
-        run = train(*typed)
+        run = train(*overrides)
         (logged,) = [line["time"] for line in run.lines if "train/loss" in line]
         return logged - run.began
 

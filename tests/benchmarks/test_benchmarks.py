@@ -1,4 +1,4 @@
-"""The benchmarks start, what a GPU is to show is tried on the CPU, and the page has the figures of the JSON files."""
+"""The benchmarks start, the GPU benchmark runs on the CPU, and the page has the figures of the JSON files."""
 
 import json
 import runpy
@@ -18,7 +18,7 @@ NAMES = (*NAMES, "training")
 
 @pytest.fixture
 def run(tmp_path, monkeypatch, capfd):
-    """Run a benchmark in an empty folder, in this process, which need not import torch again."""
+    """Run a benchmark in an empty folder; run it in this process, to avoid another import of torch."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
 
@@ -33,7 +33,7 @@ def run(tmp_path, monkeypatch, capfd):
         out, err = capfd.readouterr()
         return code, out, err
 
-    use_threads(1)  # which keeps torch's own number from before
+    use_threads(1)  # keeps torch's default number for the reset below
     yield call
     use_threads(None)
 
@@ -55,7 +55,7 @@ def test_all_names_benchmarks_alone(run):
 
 
 def test_a_dry_run_measures_a_part_and_begins_no_row_after_the_minutes_are_over(run):
-    # .ci/run tries the parts that train and sample.
+    # .ci/run runs the parts that train and sample.
     for minutes, status in (("9", "measured"), ("1e-9", "no time left")):
         code, out, err = run("gpu", "--dry-run", "--only", "machine", "--minutes", minutes)
         assert code == 0, out + err
@@ -64,7 +64,7 @@ def test_a_dry_run_measures_a_part_and_begins_no_row_after_the_minutes_are_over(
 
 
 def test_no_figure_of_the_results_is_typed_by_hand(run):
-    run("page", "--help")  # which imports the benchmarks under a name of their own
+    run("page", "--help")  # imports the benchmarks as the package _benchmarks
     page = import_module("_benchmarks.page")
     text = page.PAGE.read_text(encoding="utf-8")
     assert page.with_tables(text, page.RESULTS) == text

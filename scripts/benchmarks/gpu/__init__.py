@@ -1,7 +1,7 @@
-"""What a GPU is to show: its peak, checks, two runs, the speed ladder at 124 M parameters, a peer, kernels, sampling.
+"""Measure a GPU: its peak, checks, two runs, the speed ladder at 124 M parameters, nanoGPT, kernels and sampling.
 
-Begins no row for which the minutes that are left will probably not do. Exits with 1 if a check failed. --dry-run does
-every part on the CPU, at toy sizes, so that only the lines for a GPU alone meet a GPU untried.
+A row is skipped if the remaining minutes are probably too few. The exit code is 1 if a check failed. --dry-run runs
+every part on the CPU with toy sizes, so that only code for GPUs remains untested.
 """
 
 import argparse
@@ -31,7 +31,7 @@ from .parts import (
 )
 from .setting import FULL, TOY, Setting
 
-THREADS = None  # as many as torch takes by itself
+THREADS = None  # torch's default
 PARTS = {
     "machine": measure_machine,
     "checks": run_checks,
@@ -47,20 +47,18 @@ PARTS = {
 def options(parser: argparse.ArgumentParser) -> None:
     """Add the options of this benchmark."""
     add = parser.add_argument
-    add("--minutes", type=float, default=9.0, help="minutes after which no row is begun")
-    add("--shakespeare", type=Path, help="the text of tinyshakespeare, where no network is")
-    add("--dry-run", action="store_true", help="try every part on the CPU, at toy sizes")
+    add("--minutes", type=float, default=9.0, help="minutes after which no row is started")
+    add("--shakespeare", type=Path, help="text file of tinyshakespeare, if there is no network")
+    add("--dry-run", action="store_true", help="run every part on the CPU with toy sizes")
     add_nanogpt(parser)
 
 
 def measure(table: Table, arguments: argparse.Namespace) -> None:
-    """Measure the parts that were asked for, and exit with 1 if a check failed."""
+    """Measure the chosen parts, and exit with 1 if a check failed."""
     if arguments.shakespeare is not None and not arguments.shakespeare.is_file():
         raise UserError(f"--shakespeare must be a file, got {arguments.shakespeare}")
     if not arguments.dry_run and not torch.cuda.is_available():
-        raise UserError(
-            "this measures a CUDA GPU, and none is here; --dry-run tries every part on the CPU"
-        )
+        raise UserError("this benchmark requires a CUDA GPU; --dry-run runs every part on the CPU")
 
     surroundings = toys_computed_cheaply() if arguments.dry_run else nullcontext()
     with tempfile.TemporaryDirectory() as folder, surroundings:
@@ -78,15 +76,15 @@ def measure(table: Table, arguments: argparse.Namespace) -> None:
     checks = [row for row in table.rows if row["part"] == "checks"]
     failed = [row for row in checks if row["status"] == "failed"]
     print(f"{len(table.rows)} rows in {arguments.out}; {len(failed)} checks failed")
-    if failed and "checks" in arguments.only:  # otherwise they are of an earlier call
+    if failed and "checks" in arguments.only:  # otherwise an earlier call added these rows
         sys.exit(1)
 
 
 @contextmanager
 def toys_computed_cheaply() -> Iterator[None]:
-    """Compute on one thread, and have torch.compile generate no code."""
-    # Toy tensors gain nothing from a second thread, and lose much to it on cores that something else keeps busy.
+    """Use one thread, and a backend of torch.compile that generates no code."""
+    # More threads do not make toy tensors faster, and make them much slower if other programs use the cores.
     use_threads(1)
-    # Inductor takes half a minute a graph on a CPU, and proves nothing there.
+    # Inductor takes half a minute per graph on a CPU, and testing it there shows nothing about GPUs.
     with patch("torch.compile", partial(torch.compile, backend="eager")):
         yield

@@ -1,4 +1,4 @@
-"""The tests that need a GPU, run by pytest: a row for each."""
+"""Run the GPU tests with pytest and add one row per test."""
 
 import os
 import re
@@ -10,13 +10,13 @@ from pathlib import Path
 from ..harness import ROOT, Table
 from .setting import Setting, shortened
 
-SHARE = 0.5  # of the time that is left, so that the parts behind the checks have some
-# Starts of lines that pytest and Lightning print into a test's output.
+SHARE = 0.5  # fraction of the remaining time for the checks, so that the later parts also get time
+# Prefixes of lines that pytest and Lightning print, not the test.
 NOT_OF_THE_TEST = ("---", "INFO", "GPU avail", "TPU avail")
 
 
 def run_checks(table: Table, setting: Setting) -> None:
-    """Run the tests that need a GPU, and add a row for each with the last line that it printed."""
+    """Run the GPU tests, and add a row for each test with its last line of output."""
     report = setting.folder / "checks.xml"
     options = ["-v", "-m", "gpu", "-p", "no:cacheprovider", "-o", "junit_logging=system-out"]
     environment = dict(os.environ)
@@ -33,7 +33,7 @@ def run_checks(table: Table, setting: Setting) -> None:
             timeout=max(0.0, setting.left * SHARE),
         )
     except subprocess.TimeoutExpired as error:
-        # The exception holds bytes in spite of text=True, or None if nothing was printed.
+        # The output is bytes in spite of text=True, or None if nothing was printed.
         add_finished(table, (error.stdout or b"").decode())
         table.add("those that are left", None, status="no time left")
         return
@@ -41,19 +41,19 @@ def run_checks(table: Table, setting: Setting) -> None:
     if report.is_file():
         add_reported(table, report)
     else:
-        said = shortened((result.stderr or result.stdout)[-200:])
-        table.add("all of them", None, status="failed", error=said)
+        message = shortened((result.stderr or result.stdout)[-200:])
+        table.add("all of them", None, status="failed", error=message)
 
 
 def add_finished(table: Table, output: str) -> None:
-    """Add a row for each test that pytest's output says was done before time was over."""
+    """Add a row for each test that pytest finished before the time was over."""
     for name, status in re.findall(r"::test_(\S+) (PASSED|FAILED|SKIPPED|ERROR)", output):
-        said = "failed" if status == "ERROR" else status.lower()
-        table.add(name, said, status=said)
+        outcome = "failed" if status == "ERROR" else status.lower()
+        table.add(name, outcome, status=outcome)
 
 
 def add_reported(table: Table, report: Path) -> None:
-    """Add a row for each test of a JUnit report: its seconds, its last line, and why it failed or was skipped."""
+    """Add a row for each test of a JUnit report: its seconds, last line, and reason for a failure or skip."""
     for case in ElementTree.parse(report).iter("testcase"):
         details: dict[str, float | str] = {"seconds": float(case.get("time", "0"))}
         for line in (case.findtext("system-out") or "").strip().splitlines():

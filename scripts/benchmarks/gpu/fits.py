@@ -1,4 +1,4 @@
-"""Short fits of the 124 M parameter experiments on synthetic tokens: what the ladder, the peer and the kernels time."""
+"""Short fits of the 124 M parameter experiments on synthetic tokens, for the ladder, nanoGPT and kernels."""
 
 import statistics
 import time
@@ -24,28 +24,28 @@ from ..fits import fit as train
 from ..synthetic import write_store
 from .setting import Setting
 
-# Global batches that the synthetic tokens hold; longer fits see the tokens again.
+# Number of global batches in the synthetic tokens; longer fits repeat them.
 N_BATCHES = 64
 
 
 @cache
 def experiment(preset: str) -> DictConfig:
-    """Return the configuration of experiment=gpt2_124m or modern_124m; data.path is this file, unread."""
+    """Return the configuration of experiment=gpt2_124m or modern_124m; data.path is this file, but is never read."""
     config, _ = compose("train", [f"experiment={preset}_124m", f"data.path={Path(__file__)}"])
     OmegaConf.resolve(config)
     return config
 
 
 def synthetic_store(setting: Setting, context_length: int) -> TokenStore:
-    """The prepared folder that every fit trains on: ids drawn by Zipf's law, so that there is something to learn."""
+    """Return the prepared folder for all fits: random ids that follow Zipf's law, which gives something to learn."""
     scale = setting.scale
     folder = setting.folder / "synthetic"
     if not folder.exists():
         n_tokens = N_BATCHES * scale.sequences * context_length
-        # An exponent little above 1: a few ids are common and most are rare, as words are.
+        # With an exponent slightly above 1, a few ids are common and most are rare, as words are.
         draws = np.random.default_rng(1).zipf(1.2, n_tokens)  # (n_tokens,)
         ids = (draws % scale.n_vocab).astype(np.uint16)  # (n_tokens,)
-        # The model's vocabulary is as large as the tokenizer's, so this one has a character for each id.
+        # The vocabulary of the model must equal the tokenizer's, so create a character for each id.
         characters = "".join(map(chr, range(scale.n_vocab)))
         write_store(folder, ids, n_tokens, CharTokenizer(characters, end_of_text=False))
     return TokenStore(folder)
@@ -60,15 +60,15 @@ def fit(
     callbacks: Sequence[L.Callback] = (),
     steps: int | None = None,
 ) -> dict:
-    """Train a preset at 124 M parameters for some steps, and return the median figures of the steps that are timed.
+    """Train a preset at 124 M parameters for some steps, and return the median figures of the measured steps.
 
     Args:
-        setting: what all parts share.
+        setting: shared settings.
         preset: gpt2 or modern.
-        overrides: KEY=VALUE each, which prevail over what the benchmark sets itself.
-        adapt: changes the module before it is trained.
-        callbacks: what else Lightning is to call. Those of a run, which would cost time, are left out.
-        steps: optimizer steps; those of the scale if None.
+        overrides: KEY=VALUE each; they have priority over the benchmark's own overrides.
+        adapt: changes the module before training.
+        callbacks: additional Lightning callbacks. The callbacks of a run are left out, because they take time.
+        steps: optimizer steps; None for those of the scale.
     """
     scale = setting.scale
     config = configured(setting, preset, overrides, steps=steps or scale.steps)
@@ -92,7 +92,7 @@ def fit(
 def configured(
     setting: Setting, preset: str, overrides: Sequence[str], *, steps: int
 ) -> DictConfig:
-    """Return the configuration of a fit: the experiment's with what the benchmark and the overrides change."""
+    """Return the configuration of a fit: the experiment, changed by the benchmark and by the overrides."""
     own = [
         "schedule.warmup_steps=0",
         f"trainer.max_steps={steps}",
@@ -103,23 +103,23 @@ def configured(
         *setting.scale.sizes,
     ]
     if setting.dry:
-        # On a CPU auto means eager and fp32, but a dry run is to try compilation and bf16.
+        # On a CPU, auto means eager and fp32, but a dry run must test compilation and bf16.
         own += ["trainer.compile=true", "trainer.precision=bf16"]
     else:
         own += ["trainer.compile=auto", "trainer.precision=auto"]
 
-    # Composing takes half a second and a ladder has 15 rungs, so the experiment is composed once and then changed.
+    # Composing takes half a second and a ladder has 15 rungs. So compose the experiment once and change copies.
     return OmegaConf.merge(experiment(preset), OmegaConf.from_dotlist([*own, *overrides]))
 
 
 def figures_of(module: GPTModule, device: str, seconds: float, *, seconds_in_all: float) -> dict:
-    """Return what the table says of a fit.
+    """Return the figures of a fit for the table.
 
     Args:
-        module: the module that was trained.
-        device: the device that it was trained on.
-        seconds: the median of a step.
-        seconds_in_all: of the whole fit, from building the model on.
+        module: the trained module.
+        device: the training device.
+        seconds: median seconds per step.
+        seconds_in_all: seconds of the entire fit, including building the model.
     """
     sequences = module.settings.global_batch_size
     speed = sequences * module.model.config.context_length / seconds  # tokens per second

@@ -1,4 +1,4 @@
-"""The ladder of a preset: its training speed with one lever at a time, then with all levers that helped."""
+"""The speed ladder of a preset: training speed with one lever at a time, then with all levers that helped."""
 
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -15,10 +15,10 @@ from .setting import Setting
 
 
 def measure_ladder(table: Table, setting: Setting, *, preset: str) -> None:
-    """Add rows for a preset with a smaller batch (the base), as configured, with two other seeds, and lever by lever.
+    """Add rows for a preset: with a smaller batch (the base), as configured, with two other seeds, and with each lever.
 
-    A lever helped if it made the base faster and moved the base's loss by no more than seeds do. The last row has the
-    best lever of each kind among those that helped.
+    A lever helps if it makes the base faster and changes its loss by no more than other seeds do. The last row uses
+    the best helpful lever of each kind.
     """
     base = measure_fit(setting, "base", preset)
     if base is None:
@@ -57,7 +57,7 @@ def measure_ladder(table: Table, setting: Setting, *, preset: str) -> None:
 
 
 def measure_configured(setting: Setting, preset: str) -> None:
-    """Add rows for a preset with the experiment's own batch, which a dry run leaves out: it is too large for a toy."""
+    """Add rows for a preset with the batch of the experiment; a dry run keeps the small batch of the toy sizes."""
     whole_batch = []
     if not setting.dry:
         sequences = experiment(preset).trainer.global_batch_size
@@ -75,7 +75,7 @@ def measure_configured(setting: Setting, preset: str) -> None:
 def measure_fit(
     setting: Setting, name: str, preset: str, overrides: Sequence[str] = (), goal: str = ""
 ) -> dict | None:
-    """Add a row of a fit's speed, and return its figures."""
+    """Add a row for the speed of a fit, and return its figures."""
     what = f"{name}: tokens a second"
     train = partial(fit, setting, preset, overrides)
     return setting.measure(what, "tokens_per_second", train, goal=goal)
@@ -84,19 +84,19 @@ def measure_fit(
 def measure_rung(
     setting: Setting, name: str, preset: str, chosen: Sequence[Lever], base: dict
 ) -> dict | None:
-    """Add a row of a fit with some levers pulled, and return its figures."""
+    """Add a row for a fit with some levers, and return its figures."""
     what = f"{name}: times the base's speed"
     return setting.measure(what, "times_base", partial(rung, setting, preset, chosen, base))
 
 
 def rung(setting: Setting, preset: str, chosen: Sequence[Lever], base: dict) -> dict:
-    """Train with some levers pulled, and return the figures of the fit beside the base's.
+    """Train with some levers, and return the figures of the fit with its speed relative to the base.
 
     Args:
-        setting: what all parts share.
+        setting: shared settings.
         preset: gpt2 or modern.
-        chosen: the levers to pull together.
-        base: the figures of the base.
+        chosen: levers to use together.
+        base: figures of the base.
     """
     overrides = []
     for lever in chosen:
@@ -108,7 +108,7 @@ def rung(setting: Setting, preset: str, chosen: Sequence[Lever], base: dict) -> 
                 lever.adapt(module)
 
     with ExitStack() as pulled:
-        # The key of torch's cache of compiled code leaves out which attention was asked for. A tag keeps rungs apart.
+        # The key of torch's cache of compiled code does not include the attention backend. A tag separates the rungs.
         tag = "+".join(lever.name for lever in chosen)
         pulled.enter_context(torch.compiler.config.patch(cache_key_tag=tag))
         for lever in chosen:

@@ -1,4 +1,4 @@
-"""The levers of the ladder: one thing each that training can do otherwise, and that may make it faster."""
+"""The levers of the ladder: single changes that may make training faster."""
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -17,19 +17,19 @@ from .setting import Scale
 
 @dataclass(frozen=True, kw_only=True)
 class Lever:
-    """One thing that training does otherwise than the base of the ladder."""
+    """A single change to the base of the ladder."""
 
-    name: str  # as the row of the table is called
+    name: str  # name of the row in the table
     overrides: tuple[str, ...] = ()  # KEY=VALUE each
-    # Of all levers of one kind, one can be pulled. A lever whose kind is None goes with all others.
+    # Only one lever of each kind can be used at a time. A lever with kind=None works with all others.
     kind: str | None = None
-    # Makes the context in which the fit runs.
+    # Returns the context manager in which the fit runs.
     around: Callable[[], AbstractContextManager] = nullcontext
-    adapt: Callable[[GPTModule], None] | None = None  # changes the module before it is trained
+    adapt: Callable[[GPTModule], None] | None = None  # changes the module before training
 
 
 def levers(scale: Scale, preset: str) -> list[Lever]:
-    """Return the levers of a preset, in the order in which the ladder tries them."""
+    """Return the levers of a preset in the order of the ladder."""
     rungs = []
     for size in scale.batch_sizes:
         rungs.append(
@@ -44,7 +44,7 @@ def levers(scale: Scale, preset: str) -> list[Lever]:
         rungs.append(Lever(name="Muon compiled", around=compiled_orthogonalization))
 
     rungs += [
-        # The loss in pieces computes under autocast whatever the precision, so it cannot go with the bf16 stream.
+        # The loss in pieces always uses autocast, so it cannot be combined with the bf16 stream.
         Lever(
             name="bf16 stream",
             kind="loss",
@@ -61,50 +61,50 @@ def levers(scale: Scale, preset: str) -> list[Lever]:
 
 
 def compiled_orthogonalization() -> AbstractContextManager:
-    """Compile Muon's Newton-Schulz steps, which take a stack of equally large matrices at a time."""
-    # gptmini.optim has a function muon too, which an import statement would give instead of the module.
+    """Compile Muon's Newton-Schulz steps, which work on a stack of matrices of equal size."""
+    # gptmini.optim also has a function muon. An import statement would return the function instead of the module.
     muon = import_module("gptmini.optim.muon")
     compiled = torch.compile(muon.orthogonalize, dynamic=False)
     return patch.object(muon, "orthogonalize", compiled)
 
 
 def batches_cut_when_needed() -> AbstractContextManager:
-    """Cut each batch when its micro-step asks for it, instead of ahead of time."""
+    """Cut each batch when its micro-step needs it, instead of ahead of time."""
     return patch("gptmini.training.datamodule.CUT_AHEAD_FOR", ())
 
 
 def flash_attention() -> AbstractContextManager:
-    """Have torch use flash attention, or the plain formula where flash attention cannot be used."""
+    """Use flash attention, or the plain formula if flash attention is not possible."""
     return sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.MATH])
 
 
 def cudnn_attention() -> AbstractContextManager:
-    """Have torch use cuDNN's attention, or the plain formula where cuDNN's cannot be used."""
+    """Use cuDNN's attention, or the plain formula if cuDNN's is not possible."""
     return sdpa_kernel([SDPBackend.CUDNN_ATTENTION, SDPBackend.MATH])
 
 
 def coordinate_descent_tuning() -> AbstractContextManager:
-    """Have inductor tune the settings of its kernels one by one."""
+    """Let inductor tune the settings of its kernels one by one."""
     return torch._inductor.config.patch(coordinate_descent_tuning=True)
 
 
 def compute_loss_in_pieces(module: GPTModule) -> None:
-    """Compile all of the model but its loss, and compute the loss piece by piece, so that not all logits are held."""
+    """Compile the model without its loss, and compute the loss piece by piece to need less memory for logits."""
     model = module.model
     hidden = torch.compile(model.hidden, dynamic=False, fullgraph=True)
 
     def compute(tokens: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        # tokens and targets are int64 (B, T), the hidden states (B, T, C).
+        # tokens and targets: int64 (B, T); hidden states: (B, T, C)
         return PiecewiseLoss.apply(hidden(tokens), model.unembedding_weight, targets, model)
 
     module.compute_loss = compute
 
 
 def best_of_each_kind(helped: Sequence[tuple[float, Lever]]) -> list[Lever]:
-    """Return the levers that can be pulled together: of each kind the one that gained most.
+    """Return the levers that can be used together: the fastest of each kind.
 
     Args:
-        helped: how many times as fast as the base each lever made training, and the lever.
+        helped: pairs of a speed, divided by the base's speed, and its lever.
     """
     fastest: dict[str, tuple[float, Lever]] = {}
     for gain, lever in helped:

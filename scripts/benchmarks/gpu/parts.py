@@ -1,4 +1,4 @@
-"""The parts of the GPU benchmark that are short: machine, whole runs, nanoGPT, kernels, sampling."""
+"""The short parts of the GPU benchmark: machine, entire runs, nanoGPT, kernels and sampling."""
 
 import argparse
 from collections.abc import Sequence
@@ -19,22 +19,22 @@ from ..harness import Table, given, output_of, train
 from .fits import experiment, fit, synthetic_store
 from .setting import Setting
 
-N_KERNELS = 10  # that the table shows
-N_STEPS = 3  # that are profiled
+N_KERNELS = 10  # kernels in the table
+N_STEPS = 3  # profiled steps
 
 
 # The machine
 
 
 def measure_machine(table: Table, setting: Setting) -> None:
-    """Add rows for the device, for its bf16 matrix products, and for its memory."""
+    """Add rows for the device, its bf16 matrix products, and its memory."""
     setting.measure("device", "name", partial(describe, setting))
     setting.measure("bf16 products, TFLOP/s", "tflops", partial(product, setting))
     setting.measure("copies in memory, GB/s", "gb_per_second", partial(copy_speed, setting))
 
 
 def describe(setting: Setting) -> dict:
-    """Names and versions, and how gptmini would use the device."""
+    """Return names, versions, and gptmini's choices for the device."""
     device = torch.device(setting.device)
     hardware = choose_hardware(setting.device, "auto", "auto")
     compiled = "compiled" if hardware.compile else "eager"
@@ -48,7 +48,7 @@ def describe(setting: Setting) -> dict:
 
 
 def product(setting: Setting) -> dict:
-    """The speed of the fastest of ten square products of random numbers in bf16."""
+    """Return the speed of the fastest of ten square bf16 products of random numbers."""
     n = setting.scale.product
     a = torch.randn(n, n, device=setting.device).bfloat16()  # (n, n)
     b = torch.randn(n, n, device=setting.device).bfloat16()  # (n, n)
@@ -57,23 +57,23 @@ def product(setting: Setting) -> dict:
 
 
 def copy_speed(setting: Setting) -> dict:
-    """The bytes a second that the fastest of ten copies of a large tensor reads and writes."""
-    n_bytes = 16 * setting.scale.product**2  # 1 GiB on a GPU, far beyond its caches
+    """Return the bytes per second that the fastest of ten copies of a large tensor reads and writes."""
+    n_bytes = 16 * setting.scale.product**2  # 1 GiB on a GPU, much larger than its caches
     source = torch.zeros(n_bytes, dtype=torch.uint8, device=setting.device)  # (n_bytes,)
     target = torch.empty_like(source)
     seconds = fastest(setting.device, lambda: target.copy_(source))
     return {"gb_per_second": 2 * n_bytes / seconds / 1e9}
 
 
-# Whole runs
+# Entire runs
 
 
 def measure_runs(table: Table, setting: Setting) -> None:
-    """Train the default run and experiment=shakespeare_char to their ends, as a user starts them."""
+    """Run the entire commands of the default run and of experiment=shakespeare_char."""
     pydoc = []
     shakespeare = ["experiment=shakespeare_char"]
     if setting.dry:
-        # Reading the default run's own text, the help of every module of Python, takes most of a short run's time.
+        # Reading the text of the default run, the help of all Python modules, would take most of a short run's time.
         path = setting.shakespeare or setting.folder / "text.txt"
         if setting.shakespeare is None:
             path.write_text("".join(f"Line {i} is {i * i}.\n" for i in range(300)))
@@ -92,7 +92,7 @@ def measure_runs(table: Table, setting: Setting) -> None:
 
 
 def whole_run(setting: Setting, overrides: Sequence[str]) -> dict:
-    """Seconds of a whole command, and its last validation loss."""
+    """Return the seconds of an entire command and its last validation loss."""
     own = [f"data_dir={quoted(str(setting.folder / 'data_dir'))}", "console=lines"]
     run = train(*overrides, *own, *setting.scale.sizes, *setting.scale.runs)
     bits = run.of("val/bits_per_byte")[-1]
@@ -103,9 +103,9 @@ def whole_run(setting: Setting, overrides: Sequence[str]) -> dict:
 
 
 def measure_peer(table: Table, setting: Setting) -> None:
-    """Add two rows of gptmini and two of nanoGPT's train.py, in turns, and the median of their ratios.
+    """Add two rows each for gptmini and nanoGPT's train.py, in turns, and the median of their ratios.
 
-    Both train at the sizes of the gpt2 preset, with the global batch of a fit, on the same tokens.
+    Both train with the sizes of the gpt2 preset and the global batch of a fit, on the same tokens.
     """
     source = given(setting, "nanogpt")
     speed = "tokens_per_second"
@@ -123,12 +123,12 @@ def measure_peer(table: Table, setting: Setting) -> None:
 
 
 def train_nanogpt(setting: Setting, source: Path, ours: dict | None) -> dict:
-    """The median speed of nanoGPT over the steps that a fit is timed on.
+    """Return the median speed of nanoGPT over the same steps that are measured in a fit.
 
     Args:
-        setting: what all parts share.
+        setting: shared settings.
         source: the checkout.
-        ours: the figures of gptmini, whose micro-batch nanoGPT takes too; None if gptmini's fit failed.
+        ours: figures of gptmini, which give the micro-batch; None if gptmini's fit failed.
     """
     give_back_memory(setting.device)
     scale = setting.scale
@@ -137,7 +137,7 @@ def train_nanogpt(setting: Setting, source: Path, ours: dict | None) -> dict:
     store = synthetic_store(setting, sizes.context_length)
     nanogpt.copy(source, folder, train=store.tokens("train"), val=store.tokens("val"))
 
-    # nanoGPT holds more logits than gptmini, so that the largest micro-batch of the ladder is its limit.
+    # nanoGPT holds more logits in memory than gptmini, so limit its micro-batch to the largest of the ladder.
     batch_size = min(ours["batch_size"] if ours else scale.sequences, scale.batch_sizes[-1])
     options = nanogpt.sizes_of(sizes) | {
         "batch_size": batch_size,
@@ -166,11 +166,11 @@ def train_nanogpt(setting: Setting, source: Path, ours: dict | None) -> dict:
 
 
 class Profile(L.Callback):
-    """Profiles N_STEPS steps, after compiling and warming up are over."""
+    """Profiles N_STEPS steps after compilation and warm-up."""
 
     def __init__(self, first_step: int) -> None:
         """Profile the steps that follow the first first_step steps."""
-        # The profiler's own warm-up is the last step before.
+        # The last step before is the profiler's own warm-up.
         schedule = torch.profiler.schedule(
             wait=first_step - 1,
             warmup=1,
@@ -180,7 +180,7 @@ class Profile(L.Callback):
         self.profile = torch.profiler.profile(schedule=schedule)
 
     def on_train_start(self, *_: object) -> None:
-        """Begin to count steps."""
+        """Start counting steps."""
         self.profile.start()
 
     def on_train_batch_end(
@@ -191,20 +191,20 @@ class Profile(L.Callback):
         batch: object,
         batch_idx: int,
     ) -> None:
-        """Count the step if this micro-step is its last."""
+        """Count the step if this micro-step is its last one."""
         if (batch_idx + 1) % trainer.accumulate_grad_batches == 0:
             self.profile.step()
 
     def on_train_end(self, *_: object) -> None:
-        """Give back what the profiler holds of the device."""
+        """Stop the profiler, which frees its resources on the device."""
         self.profile.stop()
 
 
 def measure_kernels(table: Table, setting: Setting) -> None:
-    """Profile a fit of the modern preset, and add a row for each of the kernels that take the most time."""
+    """Profile a fit of the modern preset, and add a row for each of the slowest kernels."""
     first_step = setting.scale.first_step
     profile = Profile(first_step)
-    # Two more steps than are profiled, so that the end of the fit is not among them.
+    # Train two more steps than are profiled, so that the profile does not include the end of the fit.
     n_steps = first_step + N_STEPS + 2
     profiled_fit = partial(fit, setting, "modern", callbacks=[profile], steps=n_steps)
     what = "profiled run: tokens a second"
@@ -219,14 +219,14 @@ def measure_kernels(table: Table, setting: Setting) -> None:
 
 
 def spent_by_kernel(profile: torch.profiler.profile, device: str) -> list[tuple[float, object]]:
-    """The microseconds of each kernel and the profiler's event of it, the slowest first."""
+    """Return pairs of microseconds and profiler event for each kernel, the slowest first."""
     spent = []
     for event in profile.key_averages():
         if event.is_user_annotation:
             continue
         if device != "cuda":
             spent.append((event.self_cpu_time_total, event))
-        # On a GPU the operations of the processor have the times of their kernels too, which would count twice.
+        # On a GPU, CPU operations also have the times of their kernels. Do not count them twice.
         elif event.device_type == torch.autograd.DeviceType.CUDA:
             spent.append((event.self_device_time_total, event))
     return sorted(spent, key=lambda pair: pair[0], reverse=True)
@@ -236,8 +236,8 @@ def spent_by_kernel(profile: torch.profiler.profile, device: str) -> list[tuple[
 
 
 def measure_sampling(table: Table, setting: Setting) -> None:
-    """Add the rows of the sampling benchmark: gptmini beside Hugging Face's static cache, and the bandwidth's limit."""
-    torch.compiler.reset()  # of what fits have compiled
+    """Add the rows of the sampling benchmark: gptmini, Hugging Face with a static cache, and the bandwidth limit."""
+    torch.compiler.reset()  # discard the compiled code of the fits
     give_back_memory(setting.device)
     checkout = None if setting.dry else setting.nanogpt
     options = argparse.Namespace(**setting.scale.sampling, nanogpt=checkout)

@@ -1,4 +1,4 @@
-"""What all parts of the GPU benchmark share: the sizes of what is measured, the time, and the command's options."""
+"""Settings that all parts of the GPU benchmark share: sizes, time and options."""
 
 import time
 from collections.abc import Callable
@@ -7,22 +7,22 @@ from pathlib import Path
 
 from ..harness import Table
 
-LONGEST_ERROR = 300  # characters of an error's message in a row
+LONGEST_ERROR = 300  # maximum number of characters of an error message in a row
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scale:
-    """How large everything is: as a GPU measures it, or small enough for a dry run."""
+    """All sizes of the benchmark: full sizes for a GPU, or toy sizes for a dry run."""
 
-    sizes: tuple[str, ...]  # overrides of the model's sizes, for every model that is trained
-    n_vocab: int  # token kinds of the synthetic tokens
-    gain: float  # a lever counts as a help if it makes training at least so many times as fast
+    sizes: tuple[str, ...]  # overrides for the sizes of every trained model
+    n_vocab: int  # number of different synthetic tokens
+    gain: float  # a lever helps if it makes training at least this many times as fast
     steps: int  # optimizer steps of a fit
-    first_step: int  # step, counted from 0, from which on a fit is timed; earlier steps warm up
+    first_step: int  # first measured step of a fit, counted from 0; earlier steps are the warm-up
     sequences: int  # sequences in the global batch of a fit
     batch_sizes: tuple[int, ...]  # micro-batches that the ladder tries
-    product: int  # rows and columns of the product that gives the machine's own peak
-    runs: tuple[str, ...]  # overrides of the whole runs
+    product: int  # rows and columns of the matrices that measure the peak
+    runs: tuple[str, ...]  # overrides of the entire runs
     sampling: dict  # options of the sampling benchmark
 
 
@@ -32,7 +32,7 @@ FULL = Scale(
     gain=1.01,
     steps=60,
     first_step=20,
-    sequences=128,  # 131,072 tokens, a quarter of the experiments', so that a rung takes about a minute
+    sequences=128,  # 131,072 tokens, a quarter of the experiments' batch, so that a rung takes about a minute
     batch_sizes=(16, 32, 64),
     product=8192,
     runs=(),
@@ -53,7 +53,7 @@ TOY = Scale(
         "model.n_heads=2",
     ),
     n_vocab=300,
-    gain=0.0,  # the speeds of toys are chance, so no lever is left out for its speed
+    gain=0.0,  # toy speeds are random, so every lever counts as fast enough
     steps=4,
     first_step=2,
     sequences=8,
@@ -81,20 +81,20 @@ TOY = Scale(
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """What all parts of the benchmark are given."""
+    """Settings that all parts of the benchmark share."""
 
     table: Table
     scale: Scale
     device: str  # cuda, or cpu in a dry run
-    nanogpt: Path | None  # a checkout of nanoGPT to measure beside
-    shakespeare: Path | None  # the text of tinyshakespeare, where it cannot be downloaded
-    folder: Path  # a temporary folder for files
-    deadline: float  # of time.monotonic; afterwards no row is begun
+    nanogpt: Path | None  # checkout of nanoGPT to compare with
+    shakespeare: Path | None  # text file of tinyshakespeare, if it cannot be downloaded
+    folder: Path  # temporary folder
+    deadline: float  # in seconds of time.monotonic; no row is started afterwards
     longest: dict[str, float] = field(default_factory=dict)  # seconds of each part's longest row
 
     @property
     def dry(self) -> bool:
-        """Whether this is a dry run, which measures nothing and only shows that every part runs on the CPU."""
+        """Whether this is a dry run, which only shows that every part runs on the CPU."""
         return self.scale is TOY
 
     @property
@@ -105,18 +105,17 @@ class Setting:
     def measure(
         self, what: str, figure: str, function: Callable[[], dict], *, goal: str = ""
     ) -> dict | None:
-        """Call a function, and add a row of the figures that it returns.
+        """Call a function, and add a row with the figures that it returns.
 
-        No row is begun if less time is left than the part's longest row took.
+        If less time remains than the longest row of the part took, the function is not called, and the row says so.
 
         Args:
-            what: the name of the row.
-            figure: which of the figures is the row's own; the others are its details.
-            function: returns the figures by name.
-            goal: of the row's own figure.
+            what: name of the row.
+            figure: name of the main figure of the row; the other figures are its details.
+            function: returns figures by name.
+            goal: goal of the main figure.
 
-        Returns:
-            The figures; None if the function raised, which is a row too, or was not called for want of time.
+        Returns the figures, or None if the function was not called or raised an error (the row then has the error).
         """
         table = self.table
         if self.left < self.longest.get(table.part, 0.0):
@@ -127,10 +126,10 @@ class Setting:
         figures = None
         try:
             figures = function()
-        # An error of any class: a row that fails must not cost the rows that follow.
+        # Catch every error: a failed row must not prevent the following rows.
         except Exception as error:
-            said = shortened(f"{type(error).__name__}: {error}")
-            table.add(what, None, status="failed", error=said)
+            message = shortened(f"{type(error).__name__}: {error}")
+            table.add(what, None, status="failed", error=message)
         else:
             details = {name: value for name, value in figures.items() if name != figure}
             table.add(what, figures[figure], goal=goal, **details)
@@ -141,5 +140,5 @@ class Setting:
 
 
 def shortened(message: str) -> str:
-    """A message of any length as one line of at most LONGEST_ERROR characters."""
+    """Shorten a message to one line of at most LONGEST_ERROR characters."""
     return " ".join(message.split())[:LONGEST_ERROR]

@@ -1,7 +1,8 @@
-"""Preparing a text: speed beside tiktoken, nanoGPT's way and tokenizers, and memory.
+"""Measure the preparation of text: speed compared with tiktoken, nanoGPT's method and tokenizers, and memory.
 
-The texts are made of what Python and the system ship, shuffled, once for each size, and kept in --folder. Commands that
-are compared take turns. A command is timed whole, with its start-up; its memory is the largest that the system gave it.
+The text consists of files of Python and the system in random order. It is written once for each size and kept in
+--folder. Compared commands take turns. The time of a command includes its start-up; its memory is the peak that the
+system reports.
 """
 
 import argparse
@@ -19,14 +20,14 @@ def options(parser: argparse.ArgumentParser) -> None:
     """Add the options of this benchmark."""
     add = parser.add_argument
     folder = Path(tempfile.gettempdir(), "gptmini-preparation")
-    add("--folder", type=Path, default=folder, help="keeps the texts (default: %(default)s)")
-    add("--megabytes", type=positive, default=200, help="size of the text of most parts")
+    add("--folder", type=Path, default=folder, help="folder for the texts (default: %(default)s)")
+    add("--megabytes", type=positive, default=200, help="size of the text in most parts")
     sizes = [20, 200, 1000]
-    add("--sizes", type=positive, nargs="+", default=sizes, help="of the part memory, in MB")
-    peer = "a Python with tiktoken, datasets, tokenizers and rustbpe (default: this one)"
+    add("--sizes", type=positive, nargs="+", default=sizes, help="sizes in the part memory, in MB")
+    peer = "Python with tiktoken, datasets, tokenizers and rustbpe (default: this Python)"
     add("--peer-python", default=sys.executable, help=peer)
 
 
 def prepare(arguments: argparse.Namespace) -> None:
-    """Make the folder of the texts."""
+    """Create the folder of the texts."""
     arguments.folder.mkdir(parents=True, exist_ok=True)

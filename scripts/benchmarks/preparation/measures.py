@@ -1,4 +1,4 @@
-"""The parts of the benchmark: speed beside peers, and memory."""
+"""The parts of the benchmark: speed compared with other programs, and memory."""
 
 import argparse
 import os
@@ -18,14 +18,14 @@ N_PROCESSORS = len(os.sched_getaffinity(0))
 
 
 def prepare(path: Path) -> Ended:
-    """Prepare a text with GPT-2's tokenizer into a folder that is deleted."""
+    """Prepare a text with GPT-2's tokenizer in a temporary folder."""
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         return timed(*command(path, Path(folder)))
 
 
 def command(path: Path, folder: Path) -> list[str]:
-    """The command that prepares a text with GPT-2's tokenizer into a folder."""
-    typed = [
+    """Return the command that prepares a text with GPT-2's tokenizer in a folder."""
+    words = [
         *GPTMINI,
         "prepare",
         "data=text",
@@ -33,14 +33,14 @@ def command(path: Path, folder: Path) -> list[str]:
         f"data.path={path}",
         f"data_dir={folder}",
     ]
-    # JSON lines need no separator, and a file of one line is one document.
+    # JSON lines need no separator, and a file with a single line is one document.
     if path.suffix == ".txt":
-        typed.append(f"data.separator='{SEPARATOR}'")
-    return typed
+        words.append(f"data.separator='{SEPARATOR}'")
+    return words
 
 
 def peer(arguments: argparse.Namespace, code: str, *options: object) -> float:
-    """Seconds that a program of a peer measures of itself and prints in its last line."""
+    """Run a program of peers.py; return the seconds that it prints in its last line."""
     program = [arguments.peer_python, "-c", code, *map(str, options)]
     return float(output_of(program).split()[-1])
 
@@ -48,7 +48,7 @@ def peer(arguments: argparse.Namespace, code: str, *options: object) -> float:
 def times_longer(
     arguments: argparse.Namespace, these: Callable[[], float], those: Callable[[], float]
 ) -> list[float]:
-    """The seconds of these, divided by the seconds of those, turn by turn."""
+    """Return the seconds of these, divided by the seconds of those, for each turn."""
     seconds = in_turns(arguments.turns, {"these": these, "those": those})
     return ratios(seconds["these"], seconds["those"])
 
@@ -57,7 +57,7 @@ def times_longer(
 
 
 def tiktoken(table: Table, arguments: argparse.Namespace) -> None:
-    """The whole command, against tiktoken's encode_ordinary_batch on the documents in memory."""
+    """Compare the entire command with tiktoken's encode_ordinary_batch on documents in memory."""
     text = text_of(arguments, arguments.megabytes)
     found = times_longer(
         arguments,
@@ -69,7 +69,7 @@ def tiktoken(table: Table, arguments: argparse.Namespace) -> None:
 
 
 def nanogpt(table: Table, arguments: argparse.Namespace) -> None:
-    """The whole command, against nanoGPT's way with datasets.map, with as many processes as threads."""
+    """Compare the entire command with nanoGPT's method, datasets.map with one process per CPU core."""
     text = text_of(arguments, arguments.megabytes, "jsonl")
 
     def theirs() -> float:
@@ -83,7 +83,7 @@ def nanogpt(table: Table, arguments: argparse.Namespace) -> None:
 
 
 def bpe(table: Table, arguments: argparse.Namespace) -> None:
-    """Learning 32,768 ids from 50 MB, against tokenizers alone, and rustbpe."""
+    """Compare learning 32,768 ids from 50 MB with plain tokenizers and with rustbpe."""
     megabytes = min(50, arguments.megabytes)
     learned = (text_of(arguments, megabytes), SEPARATOR, 32768)
     own = argparse.Namespace(peer_python=sys.executable)
@@ -105,7 +105,7 @@ def bpe(table: Table, arguments: argparse.Namespace) -> None:
 
 
 def memory(table: Table, arguments: argparse.Namespace) -> None:
-    """Memory of the whole command at several sizes, of a single line, and of Python with its imports alone."""
+    """Measure the memory of the command at several sizes and on a single line, and of Python with only the imports."""
     imports = (
         "import gptmini.commands.prepare, hydra, gptmini.data, gptmini.tokenizer, rich.console"
     )
@@ -116,7 +116,7 @@ def memory(table: Table, arguments: argparse.Namespace) -> None:
         held[size] = prepare(text_of(arguments, size)).megabytes
         table.add(f"megabytes of memory at {size} MB of text", held[size])
 
-    # Documents in one line, written piece by piece.
+    # Put all documents in one line. Write it in pieces, to save memory.
     line = arguments.folder / "one.line"
     with (
         text_of(arguments, arguments.megabytes).open(encoding="utf-8") as text,

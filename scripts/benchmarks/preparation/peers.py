@@ -1,4 +1,4 @@
-"""Programs that do with a peer library what gptmini does; each prints in its last line the seconds that it took."""
+"""Programs that do the same as gptmini with another library; each prints its seconds in its last line."""
 
 TIKTOKEN = """
 import sys, time, tiktoken
@@ -10,7 +10,7 @@ encoding.encode_ordinary_batch(documents, num_threads=int(sys.argv[3]))
 print(time.perf_counter() - began)
 """
 
-# After data/openwebtext/prepare.py: documents are encoded by datasets.map, and written in 1,024 batches.
+# Based on nanoGPT's data/openwebtext/prepare.py: datasets.map encodes the documents, and 1,024 batches are written.
 NANOGPT = """
 import sys, tempfile, time
 import datasets, numpy, tiktoken

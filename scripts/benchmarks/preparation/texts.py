@@ -1,4 +1,4 @@
-"""Texts of any size, made of what Python and the system ship."""
+"""Write text of any size from files of Python and the system."""
 
 import argparse
 import json
@@ -8,15 +8,15 @@ import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
 
-# Folders that hold text on most systems, besides Python's own.
+# Python's folders, and other folders with text on most systems.
 ROOTS = [Path(sysconfig.get_path("stdlib")), Path("/usr/share"), Path("/usr/lib"), Path(sys.prefix)]
-SMALLEST = 200  # bytes of a file that is taken
-LARGEST = 300_000
+SMALLEST = 200  # bytes; smaller files are left out
+LARGEST = 300_000  # bytes; larger files are left out
 SEPARATOR = "<|document|>"
 
 
 def text_of(arguments: argparse.Namespace, megabytes: int, ending: str = "txt") -> Path:
-    """The file with a text of so many megabytes, which is made if it is not there: txt or jsonl."""
+    """Return a text file with this number of megabytes, txt or jsonl; write it if it does not exist."""
     path = arguments.folder / f"{megabytes}.{ending}"
     if path.exists():
         return path
@@ -31,7 +31,7 @@ def text_of(arguments: argparse.Namespace, megabytes: int, ending: str = "txt") 
 
 
 def endless_documents() -> Iterator[str]:
-    """The texts of this machine in an order that is always the same, again and again."""
+    """Yield the text files of this machine in a fixed random order, without end."""
     files = []
     for root in ROOTS:
         for path in sorted(root.rglob("*")):
