@@ -51,7 +51,7 @@ def shown_keys(text):
     """What the help text shows: for each key what is typed to give it its value, and its meaning."""
     keys = {}
     key = ""
-    for line in text.partition("present values:\n")[2].splitlines():
+    for line in text.partition("Current values:\n")[2].splitlines():
         begun = re.match(r"  ([a-z]\w*(?:\.\w+)*)=(\S*) *(.*)", line)
         if begun:
             key = begun[1]
@@ -187,7 +187,7 @@ def test_one_key_or_those_of_a_group_are_shown_alone(shown):
     value, meaning = whole["trainer.max_steps"]
     assert shown("trainer.max_steps").split() == f"trainer.max_steps={value} {meaning}".split()
 
-    alone = shown_keys(f"present values:\n{shown('callbacks.samples', 'seed')}")
+    alone = shown_keys(f"Current values:\n{shown('callbacks.samples', 'seed')}")
     expected = {key for key in whole if key.startswith("callbacks.samples.")} | {"seed"}
     assert set(alone) == expected
     assert all(alone[key] == whole[key] for key in alone)
