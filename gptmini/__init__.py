@@ -1,6 +1,6 @@
 """Train, watch and sample a GPT from any text on one machine.
 
-The names of this package load when they are first used, so that `import gptmini` itself loads no torch.
+Each public name is imported on first use, so `import gptmini` alone does not import torch.
 """
 
 from importlib import import_module
@@ -50,9 +50,9 @@ __all__ = [
 
 
 def train(*overrides: str) -> "TrainingResult":
-    """Train as the command `gptmini train OVERRIDES` does, and return its folder, its best evaluation and its steps.
+    """Train like `gptmini train OVERRIDES`, and return the run's folder, best evaluation and number of steps.
 
-    Raises UserError: a mistake, in the words of the command.
+    Raises UserError with the command's message if the user made a mistake.
     """
     from gptmini.job.api import train_from_python
 

@@ -1,4 +1,4 @@
-"""The program gptmini, as in python -m gptmini."""
+"""Entry point of the program gptmini and of `python -m gptmini`."""
 
 import sys
 from pathlib import Path
@@ -7,15 +7,15 @@ from gptmini import commands, process
 
 
 def main(command: str | None = None) -> None:
-    """Run a command on the arguments of the command line.
+    """Run a command with the arguments of the command line.
 
     Args:
-        command: the command's name; None for the one that the first argument names.
+        command: name of the command; None to read it from the first argument.
     """
     process.choose_spin_count()
     process.end_with_launcher()
     process.set_aside()
-    code = 1  # of an error that keeps its traceback
+    code = 1  # exit code of an error with a traceback
     try:
         if command is None:
             commands.main()
@@ -31,7 +31,7 @@ def main(command: str | None = None) -> None:
 
 
 if __name__ == "__main__":
-    # python -m puts the working folder first, where a file such as hydra.py would replace a library.
+    # python -m puts the working folder first. A file such as hydra.py there would replace a library.
     if not sys.flags.safe_path and sys.path[0] in ("", str(Path.cwd())):
         del sys.path[0]
     main()

@@ -1,6 +1,7 @@
-"""The keys with special rights. A key that has none needs no row.
+"""The keys with special rights. Other keys need no row.
 
-Text keys are needed before Hydra composes, and before any settings class is imported; so this file imports nothing.
+Text keys are needed before Hydra composes and before settings classes are imported, so this file imports nothing else
+of gptmini.
 """
 
 from dataclasses import dataclass, fields
@@ -9,28 +10,28 @@ from functools import cache
 
 @dataclass(frozen=True, kw_only=True)
 class Rights:
-    """What is special about a key, or about a group and all keys in it."""
+    """The special rights of a key, or of a group and all keys in it."""
 
-    # Its value is text, never a number or several values: a path or a name, in any characters.
+    # The value is always text, such as a path or a name. It is never read as a number or as several values.
     text: bool = False
-    place: bool = False  # it says where a run lies, and no more
+    place: bool = False  # only sets the location of a run
     unstored: bool = False  # config.yaml stores null, because the run's folder may be moved
-    of_run: bool = False  # gptmini prepare, which trains no run, refuses it
+    of_run: bool = False  # gptmini prepare refuses it, because it trains no run
 
-    # It may change in a resumed run: how it is computed and watched, never what is trained.
+    # May change in a resumed run: it affects how the run is computed and watched, not what is trained.
     resumable: bool = False
     only_off: bool = False  # resumable, and the only new value is null
-    adaptable: bool = False  # may differ between a model and a run that begins with its weights
-    by_budget: bool = False  # chosen by budget= unless it is typed or set by an experiment
+    adaptable: bool = False  # may differ between a model and a run that starts with its weights
+    by_budget: bool = False  # chosen by budget=, unless an override or an experiment sets it
 
-    changes_tokens: bool = False  # runs that differ in it are compared by bits per byte
-    of_sweep: bool = False  # chosen by a sweep for its runs, or the same for all of them
-    # It may change when a sweep is resumed: where and how runs are computed.
+    changes_tokens: bool = False  # compare runs that differ in it by bits per byte
+    of_sweep: bool = False  # set by the sweep, or the same for all runs of a sweep
+    # May change when a sweep is resumed: it affects where and how runs are computed.
     sweep_resumable: bool = False
 
     for_prepare: bool = False  # gptmini prepare uses it
-    unmeasured: bool = False  # changes no measured figure
-    unreported: bool = False  # a report does not list it among the overrides
+    unmeasured: bool = False  # does not affect any measured figure
+    unreported: bool = False  # reports do not list it among the overrides
 
 
 KEYS = {
@@ -108,13 +109,13 @@ KEYS = {
     "sweep.name": Rights(sweep_resumable=True),
     "sweep.trials": Rights(sweep_resumable=True),
     "sweep.retries": Rights(sweep_resumable=True),
-    # What params varies is compared key by key.
+    # The keys in params are compared one by one.
     "sweep.params": Rights(sweep_resumable=True),
 }
 
 
 @cache
 def keys_with(right: str) -> frozenset[str]:
-    """The keys that have a right, by the name of its field."""
+    """Return the keys with a right, given as the name of its field."""
     assert right in {field.name for field in fields(Rights)}, right
     return frozenset(key for key, rights in KEYS.items() if getattr(rights, right))

@@ -1,25 +1,22 @@
-"""How a program of gptmini begins and ends.
+"""Start and end of a gptmini process.
 
-GNU's OpenMP reads how torch's threads wait for work when torch is imported, so the program chooses that first.
+Idle threads: GNU OpenMP reads how long they spin when torch is imported, so `choose_spin_count` must run earlier.
 
-A rank that gptmini has started ends when the process that has started it is gone, whatever the rank waits for: while it
-imports torch, and while it looks for the store that this process kept. A thread looks at the id of the parent, which
-every Unix changes when the parent dies. Linux alone would send a signal by itself (prctl), and a pipe between the two
-processes would have to pass through torch's launcher, which closes it.
+Launched ranks: a rank ends when the process that launched it is gone, even while the rank imports torch or waits for
+the launcher's store. A thread polls the parent's process id, which changes on every Unix when the parent dies. Other
+ways do not work: only Linux can send a signal (prctl), and torch's launcher closes pipes between the two processes.
 
-While a command imports its libraries, Python's garbage collector and its handler of Ctrl-C are set aside.
+Imports: torch, Lightning and Hydra create about a million objects that live until the program ends. Scanning them again
+and again during the imports takes a fifth of the time to a run's first step, so garbage collection is off meanwhile.
+Ctrl-C during an import is mistaken for another error, or ignored. There is nothing to save yet, so it ends the program
+at once.
 
-Importing torch, Lightning and Hydra makes about a million objects that stay until the program ends. The collector would
-look through them again and again while they are made, which takes a fifth of the time to a run's first step. And a
-Ctrl-C inside of an import is taken for another error, or passed over; there is nothing to save yet, so the system may
-end the program at once.
-
-A program ends without taking Python down, once all that is registered for its exit is done. To free the objects of
-torch one by one takes a tenth of a second. What another tool has registered before the program began would be passed
-over, so that Python is then taken down as ever, but not where a process has trained together with others: the threads
-of gloo may still be letting go of the tensors of the last exchange, for which they need Python. A thread that asks for
-Python while it is taken down aborts the process (torch 2.13, Python 3.11): one run in 25 ended with SIGABRT after its
-work was done.
+Exit: after all exit handlers have run, the program ends with `os._exit`, because freeing torch's objects one by one
+takes a tenth of a second. If another tool registered an exit handler before the program started, the program ends
+normally, because `os._exit` would skip that handler. But a process that trained with other processes always uses
+`os._exit`: gloo's threads may still release the tensors of the last exchange, for which they need Python. A thread that
+needs Python during finalization aborts the process (torch 2.13, Python 3.11). One run in 25 ended with SIGABRT after
+its work was done.
 """
 
 import atexit
@@ -32,48 +29,49 @@ import time
 
 from gptmini.world import this_world
 
-MISUSE = 2  # exit code of a mistake that the user can mend, as argparse's
-# Exit code where memory or the disk ran out, or a rank was lost: the same command may succeed at another time.
+MISUSE = 2  # exit code of a mistake that the user can fix, same as argparse's
+# Exit code if memory or the disk ran out, or a rank was lost. The same command may succeed later.
 TROUBLE = 1
 INTERRUPTED = 130  # exit code after Ctrl-C: 128 + the number of SIGINT
 
-# Rounds that the threads of torch spin before they sleep, where libgomp runs them. By libgomp's own choice a run beside
-# a busy program is several times slower, and on a quiet machine no faster.
+# Iterations that torch's threads spin before they sleep, if libgomp runs them. With libgomp's default, a run beside a
+# busy program is several times slower. On an idle machine, the default is no faster.
 SPIN_COUNT = "3000"
 
-# The variable in which a rank is given the id of the process that has started it.
+# Environment variable of a rank with the process id of its launcher.
 LAUNCHER = "GPTMINI_LAUNCHER"
-POLL = 0.5  # seconds between two looks at the parent
-# The variable of torch's launcher with the seconds that a rank may take to end after it was sent a signal.
+POLL = 0.5  # seconds between two checks of the parent
+# Environment variable of torch's launcher: seconds that a rank may take to end after a signal.
 SHUTDOWN_TIMEOUT = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
 
-_waiting = False  # whether set_aside was called, and started was not
-_frozen = False  # whether started was called: gc.get_freeze_count() walks the million objects, which takes 60 ms
-_is_first = False  # whether nothing was registered for the exit before set_aside was called
-_is_muted = False  # whether this process prints no mistakes
-# Of a program that is to end at once; None where Python is to be taken down.
+_waiting = False  # set_aside was called, but not yet started
+# started was called. gc.get_freeze_count() would tell, but takes 60 ms to walk the million objects.
+_frozen = False
+_is_first = False  # no exit handler was registered before set_aside was called
+_is_muted = False  # this process prints no error messages
+# Exit code for os._exit; None to end Python normally.
 _exit_code: int | None = None
 
 
 def choose_spin_count() -> None:
-    """Choose how long idle threads spin, unless the user has; must be called before torch is imported."""
-    # GOMP_SPINCOUNT would count instead of an OMP_WAIT_POLICY of the user's.
+    """Set how long idle threads spin, unless the user has set it. Must be called before torch is imported."""
+    # GOMP_SPINCOUNT would override the user's OMP_WAIT_POLICY.
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", SPIN_COUNT)
 
 
 def end_with_launcher() -> None:
-    """As a rank that gptmini has started, end when the process that has started this rank is gone; else do nothing."""
-    # What the rank starts itself has another parent.
+    """In a rank that gptmini launched, end the process when the launcher is gone. Do nothing in other processes."""
+    # Processes that the rank starts have another parent, so they must not inherit the variable.
     launcher = os.environ.pop(LAUNCHER, None)
     if launcher is not None:
         threading.Thread(target=_end_without, args=(int(launcher),), daemon=True).start()
 
 
 def _end_without(launcher: int) -> None:
-    """When the launcher is gone, do to this process what the launcher would do at a SIGTERM.
+    """When the launcher is gone, end this process as the launcher does after a SIGTERM.
 
-    The system ends a rank that has not begun to train, and a rank that trains saves the run. One that waits in vain for
+    SIGTERM ends a rank that has not started to train; a training rank saves the run. A rank that still waits for
     another rank is killed after SHUTDOWN_TIMEOUT.
     """
     while os.getppid() == launcher:
@@ -84,24 +82,24 @@ def _end_without(launcher: int) -> None:
 
 
 def set_aside() -> None:
-    """Turn the collector off, and let the system end the program at a Ctrl-C; one that is turned off stays off."""
+    """Turn off garbage collection, and let Ctrl-C end the program at once. An ignored Ctrl-C stays ignored."""
     global _waiting, _is_first
     _waiting = True
     gc.disable()
-    # Python has no public count of what is registered (3.11 to 3.14).
+    # Python has no public count of exit handlers (3.11 to 3.14).
     _is_first = not atexit._ncallbacks()
-    atexit.register(_end_at_once)  # what is registered first is called last
+    atexit.register(_end_at_once)  # the first registered handler runs last
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def started() -> None:
-    """Put back what set_aside has set aside, because the large libraries are imported; their objects stay for good."""
+    """Undo set_aside after the large libraries are imported, and exclude their objects from garbage collection."""
     global _waiting, _frozen
     if not _waiting:
         return
     _waiting = False
-    # A second call in one process would also freeze the garbage of the runs before it.
+    # A second freeze in one process would keep the garbage of earlier runs.
     if not _frozen:
         _frozen = True
         gc.freeze()
@@ -111,14 +109,14 @@ def started() -> None:
 
 
 def will_end(code: int) -> None:
-    """Tell with which exit code the program ends."""
+    """Set the exit code of the program."""
     global _exit_code
     if _is_first or this_world().size > 1:
         _exit_code = code
 
 
 def _end_at_once() -> None:
-    """End the process after everything else that is done at an exit."""
+    """End the process after all other exit handlers."""
     if _exit_code is None:
         return
     for stream in (sys.stdout, sys.stderr):
@@ -128,11 +126,11 @@ def _end_at_once() -> None:
 
 
 def mute(muted: bool) -> None:
-    """Let this process print its mistakes or not: another rank does not, while the first one makes the same ones."""
+    """Turn error messages of this process off or on. Other ranks are muted, because rank 0 prints the same errors."""
     global _is_muted
     _is_muted = muted
 
 
 def is_muted() -> bool:
-    """Whether this process prints no mistakes."""
+    """Return whether error messages of this process are off."""
     return _is_muted

@@ -1,16 +1,16 @@
-"""The one class of errors that a user can mend."""
+"""The exception for mistakes that a user can fix."""
 
 
 class UserError(ValueError):
-    """A mistake that the user can mend.
+    """A mistake that the user can fix.
 
-    Its text is one sentence: the requirement, every value involved, and the remedy where that is not obvious. A command
-    shows it as one line; every other exception is a bug, and keeps its traceback.
+    The text is one sentence: the problem with all values involved, then the fix unless it is obvious. A command prints
+    it as one line. Any other exception is a bug and keeps its traceback.
 
     Args:
-        message: the requirement and the values.
-        for_training: a remedy that names a key of the configuration, which follows the message. A command without a
-            configuration shows the attribute `message` alone.
+        message: the problem and the values.
+        for_training: a fix that names a key of the configuration; it is appended to the text. A command without a
+            configuration prints only the attribute `message`.
     """
 
     def __init__(self, message: str, *, for_training: str = "") -> None:
