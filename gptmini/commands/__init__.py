@@ -1,6 +1,6 @@
-"""The commands: each file parses a command line, calls the packages below, and prints.
+"""The commands. Each module parses a command line, calls the packages below, and prints the results.
 
-`gptmini NAME ...` runs the main function of the module NAME in this package.
+`gptmini NAME ...` calls the main function of the module NAME in this package.
 """
 
 import difflib
@@ -15,24 +15,24 @@ from gptmini.process import MISUSE
 from gptmini.version import __version__
 
 COMMANDS = {
-    "train": "train a GPT on a text, or go on with a run",
-    "sweep": "train a run for each of many values, and find the best",
-    "runs": "a table of all runs",
-    "prepare": "tokenise a text without training on it",
+    "train": "train a GPT on text, or resume a run",
+    "sweep": "train one run for each combination of values, and find the best run",
+    "runs": "list all runs in a table",
+    "prepare": "tokenise text without training",
     "sample": "continue prompts with a trained model",
-    "evaluate": "loss, perplexity and bits per byte of a trained model on held-out text",
-    "export": "a trained model for other programs, as a Hugging Face folder or a GGUF file",
-    "import": "a run of a model that another program has trained",
-    "report": "a run, or several beside each other, as one HTML page",
+    "evaluate": "measure loss, perplexity and bits per byte of a trained model on held-out text",
+    "export": "write a trained model as a Hugging Face folder or a GGUF file",
+    "import": "create a run from a model that another program trained",
+    "report": "write one run or several compared runs as an HTML page",
 }
 
-# Modules whose command has a name that Python keeps for itself.
+# Modules of commands whose name is a Python keyword.
 MODULES = {"import": "import_"}
 
 
 @one_line_errors()
 def main() -> None:
-    """Run the command that the command line names; without a name, list the commands."""
+    """Run the command named on the command line. Without a name, list the commands."""
     name = sys.argv[1] if len(sys.argv) > 1 else "--help"
     arguments = sys.argv[2:]
 
@@ -46,24 +46,22 @@ def main() -> None:
         print(usage())
     else:
         close = difflib.get_close_matches(name, COMMANDS, n=1)
-        nearest = f"; the nearest is {close[0]}" if close else ""
-        print_mistake(
-            f"gptmini has no command {shlex.quote(name)}; it has {', '.join(COMMANDS)}{nearest}"
-        )
+        fix = f"did you mean {close[0]}?" if close else f"choose from {', '.join(COMMANDS)}"
+        print_mistake(f"unknown command {shlex.quote(name)}; {fix}")
         sys.exit(MISUSE)
 
 
 def run(command: str, arguments: list[str]) -> None:
-    """Run a command on arguments.
+    """Run a command with its arguments.
 
-    Each command has its own module, which is imported only now: sample needs no Hydra, report no Lightning.
+    Import only the module of this command: sample does not need Hydra, and report does not need Lightning.
     """
     find_in(str(Path.cwd()))
     import_module(f"gptmini.commands.{MODULES.get(command, command)}").main(arguments)
 
 
 def usage() -> str:
-    """The help text of gptmini, with one line for each command."""
+    """Return the help text of gptmini, with one line per command."""
     lines = [
         f"gptmini {__version__}: train, watch and sample a GPT from any text",
         "",
@@ -72,6 +70,7 @@ def usage() -> str:
         lines.append(f"  gptmini {name:9} {meaning}")
     lines += [
         "",
-        "gptmini help NAME describes one command; gptmini --version prints the version",
+        "For the options of a command, run: gptmini COMMAND --help",
+        "For the version, run: gptmini --version",
     ]
     return "\n".join(lines)

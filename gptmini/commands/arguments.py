@@ -1,4 +1,4 @@
-"""What several commands take: a number, and the run that a folder of runs stands for."""
+"""Helpers for arguments that several commands share."""
 
 import argparse
 import sys
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def at_least_one(text: str) -> int:
-    """The whole number that an option holds, at least 1, as a type of argparse."""
+    """Return the whole number in an option, at least 1, as an argparse type."""
     try:
         number = int(text)
     except ValueError:
@@ -16,13 +16,13 @@ def at_least_one(text: str) -> int:
     return number
 
 
-def say_which(typed: Path, run: Path) -> None:
-    """Say on stderr which run was taken where a folder of runs was typed; to be called once nothing can fail."""
-    if run.absolute().parent != typed.absolute() or sys.stderr is None:
+def say_which(given: Path, run: Path) -> None:
+    """Print on stderr which run is used if a folder of runs was given. Call it once nothing can fail anymore."""
+    if run.absolute().parent != given.absolute() or sys.stderr is None:
         return
 
     from gptmini.runs import named_run
 
-    is_newest = named_run(typed).absolute() == run.absolute()
+    is_newest = named_run(given).absolute() == run.absolute()
     which = "newest run" if is_newest else "newest run with a checkpoint"
-    print(f"{typed} means its {which}, {run}", file=sys.stderr, flush=True)
+    print(f"using {run}, the {which} in {given}", file=sys.stderr, flush=True)

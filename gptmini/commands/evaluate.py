@@ -14,7 +14,7 @@ from gptmini.loading import open_model
 from gptmini.process import TROUBLE, started
 from gptmini.user_error import UserError
 
-# A mistake in an option is told before torch is imported, which takes seconds.
+# torch takes seconds to import, so options are checked first.
 if TYPE_CHECKING:
     from gptmini.evaluation.measured import TrainedModel
     from gptmini.evaluation.texts import HeldOutText
@@ -27,22 +27,23 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     """Read the command line."""
     parser = Parser(
         prog="gptmini evaluate",
-        description="Loss, perplexity and bits per byte of a trained model on held-out text, each with an interval.",
+        description="Measure loss, perplexity and bits per byte of a trained model on held-out text, with confidence "
+        "intervals.",
     )
 
-    # What is evaluated, and on which text.
+    # The models and the text.
     parser.add_argument(
         "runs",
         nargs="+",
         type=path_argument,
         metavar="run",
-        help="run folder (its best checkpoint), checkpoint file or exported folder, as in runs/latest; "
-        "runs/NAME for its newest run with a checkpoint",
+        help="run folder such as runs/latest (uses its best checkpoint), checkpoint file or exported folder; "
+        "runs/NAME means its newest run with a checkpoint",
     )
     parser.add_argument(
         "--compare",
         action="store_true",
-        help="compare two runs on one text, document by document",
+        help="compare two runs on the same text, document by document",
     )
     source = parser.add_mutually_exclusive_group()
     source.add_argument(
@@ -50,47 +51,47 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         type=path_argument,
         nargs="+",
         metavar="FILE",
-        help="evaluate on these files or folders of text, which need not be prepared",
+        help="files or folders of text to evaluate on, without gptmini prepare",
     )
     source.add_argument(
         "--data",
         type=path_argument,
-        help="prepared folder (default: the one that the run was trained on)",
+        help="prepared folder to evaluate on (default: the folder that the run was trained on)",
     )
     parser.add_argument(
         "--field",
-        help=f"column of the text in the files of records that --text names (default: {FIELD})",
+        help=f"with --text: field or column of the records that holds the text (default: {FIELD})",
     )
     parser.add_argument(
         "--split",
         choices=("train", "val"),
-        help=f"of the prepared folder (default: {SPLIT})",
+        help=f"split of the prepared folder (default: {SPLIT})",
     )
     parser.add_argument(
         "--max-tokens",
         type=at_least_one,
-        help="evaluate on the first so many, or on whole documents that together have as many (default: all)",
+        help="evaluate on this many tokens from the start; separately scored documents stay complete (default: all)",
     )
 
-    # The convention that the figures follow.
+    # The convention of the figures.
     convention = parser.add_mutually_exclusive_group()
     convention.add_argument(
         "--per-document",
         action="store_true",
-        help="score each document alone, as lm-evaluation-harness does",
+        help="score each document separately, as lm-evaluation-harness does",
     )
     convention.add_argument(
         "--stride",
         type=at_least_one,
-        help="tokens between the beginnings of windows, which then overlap (default: the context, without overlap)",
+        help="tokens between the starts of overlapping windows (default: the context length, without overlap)",
     )
 
-    # What computes, and what is printed.
+    # Computation and output.
     parser.add_argument(
         "--batch-size",
         type=at_least_one,
         default=32,
-        help="windows at once (default: %(default)s)",
+        help="windows per batch (default: %(default)s)",
     )
     parser.add_argument(
         "--device",
@@ -100,25 +101,27 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--json",
         action="store_true",
-        help="print one object of JSON instead of lines",
+        help="print a JSON object instead of lines",
     )
 
     options = parser.parse_args(arguments)
     n_wanted = 2 if options.compare else 1
     if len(options.runs) != n_wanted:
-        verb = "takes two runs" if options.compare else "is needed to evaluate several runs"
-        parser.error(f"--compare {verb}, got {len(options.runs)}")
+        n_given = len(options.runs)
+        if options.compare:
+            parser.error(f"--compare requires two runs, got {n_given}")
+        parser.error(f"got {n_given} runs; add --compare for two runs, or --text for files of text")
     if options.text is not None and options.split is not None:
-        parser.error("--split belongs to a prepared folder; leave out --text")
+        parser.error("--split applies only to a prepared folder; leave out --split or --text")
     if options.text is None and options.field is not None:
-        parser.error("--field belongs to the files that --text names")
+        parser.error("--field applies only to --text; add --text FILE, or leave out --field")
     return options
 
 
 @one_line_errors()
 @advising_on_memory("lower --batch-size, or use a machine with more memory")
 def main(arguments: list[str] | None = None) -> None:
-    """Load the models and the text, evaluate, and print loss, perplexity and bits per byte."""
+    """Evaluate the models on the text, and print loss, perplexity and bits per byte."""
     options = parse(arguments)
 
     from rich.console import Console
@@ -154,16 +157,15 @@ def main(arguments: list[str] | None = None) -> None:
         loss = result.evaluation.loss
         if not math.isfinite(loss):
             print_mistake(
-                f"{trained.path} must give {text.name} a finite loss, got {loss}; its weights may be those of a run "
-                "that diverged"
+                f"the loss of {trained.path} on {text.name} must be finite, got {loss}; its run may have diverged"
             )
             sys.exit(TROUBLE)
 
     report = report_of(text, measured)
-    for typed, trained in zip(options.runs, models, strict=True):
-        say_which(typed, trained.run)
+    for given, trained in zip(options.runs, models, strict=True):
+        say_which(given, trained.run)
     if options.json:
-        # JSON knows no infinity, such as a perplexity can be.
+        # JSON has no infinity, but a perplexity can be infinite.
         plain = json.loads(json.dumps(report), parse_constant=lambda name: None)
         print(json.dumps(plain, indent=2))
     else:
@@ -171,9 +173,9 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def open_text(options: argparse.Namespace, trained: "TrainedModel") -> "HeldOutText":
-    """The text that the options name, or else the tokens that the first model was trained on.
+    """Return the text that the options name, by default the prepared folder of the first model.
 
-    Raises UserError: a text that cannot be read, or no text is named and the model's checkpoint names none.
+    Raises UserError if the text cannot be read, or if neither the options nor the checkpoint name a text.
     """
     from gptmini.evaluation.texts import PreparedText, TextFiles
 
@@ -183,7 +185,6 @@ def open_text(options: argparse.Namespace, trained: "TrainedModel") -> "HeldOutT
     folder = options.data or trained.data
     if folder is None:
         raise UserError(
-            f"{trained.path} does not say where its tokens are; name a prepared folder with --data, or files of text "
-            "with --text"
+            f"{trained.path} does not name its training data; give a prepared folder with --data, or files with --text"
         )
     return PreparedText(folder, options.split or SPLIT, options.max_tokens)

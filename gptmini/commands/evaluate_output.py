@@ -1,11 +1,11 @@
-"""How gptmini evaluate prints its figures."""
+"""Print the figures of gptmini evaluate."""
 
 from collections.abc import Iterator
 from typing import Any
 
 
 def lines_of(report: dict[str, Any]) -> Iterator[str]:
-    """The figures of an evaluation, a line each."""
+    """Yield the figures of an evaluation, one per line."""
     intervals = report["intervals"]
     for model in report["models"]:
         yield f"{model['model']} on {report['text']}, {model['tokens']:,} tokens"
@@ -21,7 +21,7 @@ def lines_of(report: dict[str, Any]) -> Iterator[str]:
         yield line("second - first", difference, "+.4f", "bits per byte")
         if share_won is None:
             yield (
-                f"{'no interval':15} the text has one part, or two tokenizers cut it into different ones; "
+                f"{'no interval':15} the text has one part, or the tokenizers split it into different parts; "
                 "give several documents"
             )
         else:
@@ -33,7 +33,7 @@ def lines_of(report: dict[str, Any]) -> Iterator[str]:
 
 
 def line(name: str, figure: dict[str, Any], digits: str, unit: str = "") -> str:
-    """A figure with its interval; digits is a format, as .4f."""
+    """Return a line with a figure and its interval. digits is a format such as .4f."""
     value = f"{figure['value']:{digits}} {unit}".rstrip()
     if figure["interval"] is None:
         return f"{name:15} {value}"

@@ -12,60 +12,60 @@ from gptmini.user_error import UserError
 
 KINDS = ("gpt2", "llama", "mistral", "qwen2", "qwen3", "nanochat")
 DTYPES = ("fp32", "bf16", "fp16", "q8_0")
-GGUF = ".gguf"  # ends the name of a GGUF file
-# How gptmini sample draws where nothing else is asked for, in the names of transformers, which draws from the 50 most
-# probable tokens unless top_k is 0.
+GGUF = ".gguf"  # suffix of a GGUF file
+# Default sampling of gptmini sample, with the names of transformers. Unless top_k is 0, transformers draws from the 50
+# most probable tokens.
 SAMPLING = {"do_sample": True, "temperature": SAMPLE_TEMPERATURE, "top_k": 0}
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
-    """Read the command line; argparse refuses an unknown option or a value of the wrong type."""
+    """Read the command line."""
     parser = Parser(
         prog="gptmini export",
-        description="Write a trained model as a Hugging Face folder, which transformers and what builds on it reads, "
-        "or as a GGUF file, which llama.cpp and what builds on it reads.",
+        description="Write a trained model as a Hugging Face folder for transformers and programs based on it, or as a "
+        "GGUF file for llama.cpp and programs based on it.",
     )
 
     parser.add_argument(
         "run",
         type=path_argument,
-        help="run folder (its best checkpoint) or checkpoint file, as in runs/latest; "
-        "runs/NAME for its newest run with a checkpoint",
+        help="run folder such as runs/latest (uses its best checkpoint) or checkpoint file; "
+        "runs/NAME means its newest run with a checkpoint",
     )
 
     parser.add_argument(
         "out",
         type=path_argument,
-        help="folder to write, which must not be there yet; or, with a name that ends in .gguf, file to write",
+        help="new folder to write; or new file to write, if the name ends in .gguf",
     )
 
     parser.add_argument(
         "--as",
         dest="kind",
         choices=KINDS,
-        help="model type of a folder (default: that of the imported folder, or the most widely known that "
-        "computes what the model does)",
+        help="model type of a folder (default: the type of the imported folder, else the most widely supported "
+        "type that computes the same)",
     )
 
     parser.add_argument(
         "--dtype",
         default="fp32",
         choices=DTYPES,
-        help="of the weights; q8_0, 8.5 bits a weight, for a GGUF file (default: %(default)s)",
+        help="dtype of the weights; q8_0 has 8.5 bits per weight and requires a GGUF file (default: %(default)s)",
     )
 
     options = parser.parse_args(arguments)
     is_gguf = options.out.suffix.lower() == GGUF
     if is_gguf and options.kind is not None:
-        parser.error("--as chooses the form of a folder; a GGUF file has one form")
+        parser.error("--as applies only to a folder, not to a GGUF file; leave out --as")
     if not is_gguf and options.dtype == "q8_0":
-        parser.error(f"--dtype q8_0 needs a name that ends in {GGUF}, got {options.out}")
+        parser.error(f"--dtype q8_0 requires a file name that ends in {GGUF}, got {options.out}")
     return options
 
 
 @one_line_errors()
 def main(arguments: list[str] | None = None) -> None:
-    """Load a model, write the folder or the file, and say what it is."""
+    """Load a model, write the folder or the file, and print its name, type and size."""
     options = parse(arguments)
 
     from gptmini.checkpoint.file import read_checkpoint
@@ -80,15 +80,17 @@ def main(arguments: list[str] | None = None) -> None:
     out = options.out
     is_gguf = out.suffix.lower() == GGUF
     if is_gguf and os.path.lexists(out):
-        raise UserError(f"{out} must not exist yet; delete it, or name another")
+        raise UserError(f"{out} already exists; delete it or give another name")
     if not is_gguf:
         check_is_free(out)
 
     if is_exported(options.run):
-        raise UserError(f"{options.run} is exported already; gptmini import makes a run of it")
+        raise UserError(
+            f"{options.run} is already exported; to make a run of it, use gptmini import"
+        )
     run = named_run(options.run, saved=True)
     checkpoint = find_checkpoint(run)
-    contents = read_checkpoint(checkpoint, mapped=True)  # the optimizer's state stays in the file
+    contents = read_checkpoint(checkpoint, mapped=True)  # without the optimizer state
     model, tokenizer = model_and_tokenizer(contents, checkpoint)
     published = published_in(contents["gptmini"])
 

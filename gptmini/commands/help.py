@@ -1,4 +1,4 @@
-"""What --help shows: the keys of a configuration, and the comments on them in the YAML files."""
+"""Print --help: the keys of a configuration, with their comments from the YAML files."""
 
 import json
 import string
@@ -18,25 +18,25 @@ if TYPE_CHECKING:
     from gptmini.configuration.overrides import Typed
 
 WIDTH = 100  # columns of the help text
-# Columns for KEY=VALUE, which nearly every key of gptmini fits. The comment of a longer one begins on the next line.
+# Columns for KEY=VALUE, enough for nearly all keys of gptmini. The comment on a longer key starts on the next line.
 KEY_WIDTH = 42
 
 
 def show_help(command: str, composed: "Composed", keys: Sequence[str] = ()) -> None:
-    """Print how a command is used: its groups, and each key with its present value and its comment in the YAML files.
+    """Print the help of a command: its groups, and each key with its current value and its comment in the YAML files.
 
     Args:
-        command: the name of the root configuration, whose hydra.help.template holds the text around groups and keys.
-        composed: the configuration; groups and keys are shown as it chooses them.
-        keys: the keys, or groups, that alone are to be shown; empty for all.
+        command: name of the root configuration. Its hydra.help.template is the text around groups and keys.
+        composed: the configuration, which determines the groups and keys.
+        keys: print only these keys or groups; empty for all.
 
-    Raises UserError: one of the keys is none.
+    Raises UserError if a key does not exist.
     """
     tree = composed.tree
     typed = composed.typed
     groups = [group for group in [*typed.choices][::-1] if (CONFIGS / group).is_dir()]
     if command == "prepare":
-        # It accepts all that gptmini train does, and takes notice of these alone.
+        # gptmini prepare accepts all keys of gptmini train, but uses only these.
         wanted_here = keys_with("for_prepare")
         tree = {name: value for name, value in tree.items() if name in wanted_here}
         groups = [group for group in groups if group in wanted_here]
@@ -59,7 +59,7 @@ def show_help(command: str, composed: "Composed", keys: Sequence[str] = ()) -> N
 
 
 def _options(groups: Sequence[str], config_dir: str | None) -> Iterator[str]:
-    """The lines that list the options of each group, those of the user's own folder included."""
+    """Yield lines with the options of each group, including those in the user's own folder."""
     width = max(len(group) for group in groups)
     for group in groups:
         names = {file.stem for file in files_of_group(group, config_dir)}
@@ -67,10 +67,10 @@ def _options(groups: Sequence[str], config_dir: str | None) -> Iterator[str]:
 
 
 def _meanings(command: str, groups: Sequence[str], typed: "Typed") -> dict[str, str]:
-    """The comments on keys by dotted name, and on the chosen option of each group under the group's name.
+    """Return the comments on keys by dotted name, and the comment on each group's chosen option by the group's name.
 
-    An option that begins from another one tells the meaning of its own keys; the other one tells that of the rest. An
-    experiment says why it changes a value, which is told nowhere.
+    If an option extends another option, its comments take precedence. Comments on keys of an experiment are left out,
+    because they explain its values instead of the keys.
     """
     meanings = {}
     for name in ("train", command) if command == "prepare" else (command,):
@@ -88,7 +88,7 @@ def _meanings(command: str, groups: Sequence[str], typed: "Typed") -> dict[str, 
 def _described(
     tree: dict, groups: Sequence[str], typed: "Typed", meanings: dict[str, str]
 ) -> Iterator[str]:
-    """The lines that show all keys of a configuration, those at its root first, then group by group."""
+    """Yield lines with all keys of a configuration: root keys first, then the keys of each group."""
     roots = {name: value for name, value in tree.items() if name not in groups}
     yield from _section(roots, "", meanings)
 
@@ -106,9 +106,9 @@ def _described(
 def _section(
     tree: dict, prefix: str, meanings: dict[str, str], *, wanted: str = ""
 ) -> Iterator[str]:
-    """The lines of the keys in a mapping and in the mappings in it, without the keys that nobody may set.
+    """Yield lines with the keys of a nested mapping, except keys that users cannot set.
 
-    wanted is a key, below which alone keys are shown; empty for all.
+    wanted selects one key or the keys below it; empty for all.
     """
     for name, value in tree.items():
         key = f"{prefix}{name}"
@@ -129,14 +129,14 @@ def _section(
 
 
 def _as_typed(value: object) -> str:
-    """A value as it is typed on a command line."""
+    """Return a value as it is written on the command line."""
     if isinstance(value, str) and value:
         return value
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=str)
 
 
 def _wrapped(text: str, first: str, *, indent: int | None = None) -> list[str]:
-    """A text on lines of WIDTH columns after what the first line begins with; later lines are indented as far."""
+    """Wrap text to WIDTH columns. `first` starts the first line; later lines are indented as far, or by `indent`."""
     if not text:
         return [first.rstrip(": ")]
     return textwrap.wrap(

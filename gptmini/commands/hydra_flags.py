@@ -1,14 +1,20 @@
-"""Commands that Hydra composes a configuration for: their flags, and the job or the jobs of -m."""
+"""Commands with a Hydra configuration: parse their flags, and run one job or the jobs of -m."""
 
 import argparse
 import os
+import re
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
 from gptmini.commands.help import show_help
-from gptmini.commands.mistakes import complaint, one_line_errors, print_mistake
+from gptmini.commands.mistakes import (
+    complaint,
+    one_line_errors,
+    print_mistake,
+    refuse_options_as_keys,
+)
 from gptmini.configuration.compose import Composed, check_root, in_one_class, typed_for_job
 from gptmini.configuration.keys import known_keys
 from gptmini.configuration.messages import explain
@@ -20,49 +26,51 @@ from gptmini.user_error import UserError
 from gptmini.version import __version__
 from gptmini.world import this_world
 
-# Does a job of a command; what it returns is for Hydra's sweepers.
+# A function that runs a job of a command. Its result goes to Hydra's sweepers.
 Job = Callable[[Composed], Any]
 
 
 def run_composed(command: str, arguments: list[str], job: Job, show: Job) -> None:
-    """Let Hydra compose a configuration, and do a job with it: once, or with -m for each job.
+    """Let Hydra compose a configuration, and run a job with it, or several jobs with -m.
 
-    --help and --cfg show the configuration instead. Each rank of a run does all this, so that a mistake ends each of
-    them; the first one tells the user.
+    --help and --cfg print the configuration instead. Each rank of a run does all this, so a mistake ends every rank.
+    Only rank 0 prints the error.
 
     Args:
-        command: train or prepare, which is also the name of the root configuration.
+        command: train or prepare, also the name of the root configuration.
         arguments: flags and overrides.
-        job: what the command does.
-        show: what it does for --cfg.
+        job: called to run the command.
+        show: called for --cfg.
     """
     world = this_world()
     mute(world.rank > 0)
     if world.size > 1:
-        # torch would print pages of warnings where another rank is gone.
+        # torch would print pages of warnings if another rank is gone.
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     with one_line_errors():
         flags, argv = parse_flags(arguments)
         launcher = world.launcher
         if flags.multirun and launcher is not None:
-            raise UserError(f"{launcher} starts the ranks of one run, and -m asks for several runs")
+            raise UserError(
+                f"-m starts several runs, but {launcher} launches one run; leave out -m"
+            )
         _run(command, flags, argv, show if flags.cfg else job)
 
 
 def _run(command: str, flags: argparse.Namespace, argv: list[str], job: Job) -> None:
-    """Do what run_composed does, and raise the mistake of a user."""
+    """Run the command like run_composed, but raise a user's mistake."""
     import hydra
 
-    # Hydra raises its errors, instead of printing them in several lines.
+    # Let Hydra raise its errors instead of printing them on several lines.
     os.environ["HYDRA_FULL_ERROR"] = "1"
     process = os.getpid()
     failures: list[Exception] = []
 
-    # hydra.main takes a function, and reads the name and the module of the function.
+    # hydra.main requires a function, and reads its name and module.
     def run_job(config: Any) -> Any:
         from hydra.core.hydra_config import HydraConfig
 
-        # One of Hydra's launchers may run the job in another process, where find_in was not called.
+        # A launcher of Hydra may run the job in another process, which has not called find_in yet.
         find_in(HydraConfig.get().runtime.cwd)
         typed = typed_for_job(flags.config_dir)
         try:
@@ -74,59 +82,61 @@ def _run(command: str, flags: argparse.Namespace, argv: list[str], job: Job) -> 
         except Exception as error:
             mistake = explain(error)
             if flags.multirun and mistake is not None:
-                # Tell a mistake at once, because the other jobs of the sweep may take hours.
-                print_mistake(f"the job {' '.join(typed.overrides)} failed: {mistake}")
-            # A launcher may run the job in another process, which can hand nothing else back.
+                # Print the error now, because the other jobs may take hours.
+                print_mistake(f"job {' '.join(typed.overrides)} failed: {mistake}")
+            # A launcher may run the job in another process, which can only report an exception.
             if os.getpid() != process:
                 raise
             failures.append(error)
             return None
 
-    typed_argv = list(sys.argv)
+    given_argv = list(sys.argv)
     sys.argv[1:] = argv
     try:
         with in_one_class():
             hydra.main(version_base="1.3", config_path=str(CONFIGS), config_name=command)(run_job)()
     finally:
-        sys.argv[:] = typed_argv
+        sys.argv[:] = given_argv
 
     for error in failures:
-        was_told = flags.multirun and explain(error) is not None
-        if not was_told:
+        is_printed = flags.multirun and explain(error) is not None
+        if not is_printed:
             raise error
     if failures:
         sys.exit(MISUSE)
 
 
 def parse_flags(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
-    """Read Hydra's flags and the overrides; a mistake in them is told in one line.
+    """Parse Hydra's flags and the overrides.
 
-    Returns the flags, and the command line for Hydra: overrides in its grammar, and the flags that Hydra is to see.
-    Raises UserError: a flag that would replace gptmini's configurations, or an override that is none.
+    Returns the flags, and the command line for Hydra: overrides in Hydra's grammar, and the flags that Hydra handles.
+
+    Raises UserError if a flag would replace gptmini's configurations, or if an override cannot be parsed.
     """
-    # Hydra 1.3 shows its flags nowhere else.
+    # Hydra 1.3 has no public function for its parser.
     from hydra._internal.utils import get_args_parser
 
     parser = argparse.ArgumentParser(
         parents=[get_args_parser()],
-        add_help=False,  # Hydra's parser has it
-        allow_abbrev=False,  # --experiment would stand for a flag that means something else
+        add_help=False,  # Hydra's parser adds it
+        allow_abbrev=False,  # --experiment would mean --experimental-rerun
         conflict_handler="resolve",  # for --version
     )
     parser.add_argument("--version", action="version", version=__version__)
-    parser.error = lambda message: _refuse(parser, message)
+    parser.error = lambda message: refuse(parser, message)
     flags = parser.parse_intermixed_args(arguments)
+    refuse_options_as_keys(parser, flags.overrides)
 
     if flags.experimental_rerun is not None:
-        raise UserError("--experimental-rerun would load pickled code; resume= goes on with a run")
+        raise UserError("--experimental-rerun would load pickled code; resume a run with resume=")
     if flags.config_path is not None or flags.config_name is not None:
         raise UserError(
-            "--config-path and --config-name would replace gptmini's; --config-dir adds a folder to them"
+            "--config-path and --config-name would replace gptmini's files; add yours with --config-dir"
         )
     if flags.config_dir is not None and not Path(flags.config_dir).is_dir():
-        raise UserError(f"--config-dir must be a folder, got {flags.config_dir}")
+        raise UserError(f"--config-dir must be an existing folder, got {flags.config_dir}")
 
-    # gptmini shows the help and the configuration of a job itself: Hydra would show them before resume= is looked at.
+    # gptmini prints the help and the configuration itself, because Hydra would print them without resolving resume=.
     flags.shown_keys = []
     if flags.help:
         flags.shown_keys = [word for word in flags.overrides if "=" not in word]
@@ -135,7 +145,7 @@ def parse_flags(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
     if flags.cfg and not shows_job:
         if any(key_of(word) in ("resume", "folder") for word in flags.overrides):
             raise UserError(
-                "--cfg job, without --package, shows the configuration of a run that goes on"
+                "for a resumed run, print the configuration with --cfg job and without --package"
             )
         flags.cfg = None
         return flags, arguments
@@ -152,20 +162,35 @@ def parse_flags(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
     return flags, [*overrides, *own]
 
 
-def _refuse(parser: argparse.ArgumentParser, message: str) -> NoReturn:
-    """Print what is wrong with the flags as one line on stderr, and exit with code 2."""
-    groups = [place.name for place in CONFIGS.iterdir() if place.is_dir()]
-    word = message.rpartition("unrecognized arguments: --")[2].partition(" ")[0].partition("=")[0]
-    if word in known_keys() or word in groups:
-        message = f"--{word} is no flag, but a key: {word}=VALUE"
+def refuse(parser: argparse.ArgumentParser, message: str, *, with_sweep: bool = False) -> NoReturn:
+    """Print an error of argparse as one line on stderr, with the key that an unknown flag names, and exit with code 2.
+
+    Args:
+        parser: the parser that found the error.
+        message: argparse's message.
+        with_sweep: True if the command has the keys of sweep.
+    """
+    unknown = re.match(r"unrecognized arguments: --([\w.-]+)", message)
+    key = None if unknown is None else _key_named(unknown[1].replace("-", "_"), with_sweep)
+    if unknown is not None and key is not None:
+        message = f"--{unknown[1]} is not an option; write {key}=VALUE"
     else:
         message = complaint(parser, message)
     print_mistake(message)
     sys.exit(MISUSE)
 
 
+def _key_named(name: str, with_sweep: bool) -> str | None:
+    """Return the key or group with a name. Otherwise return GROUP.NAME, if there is one, else None."""
+    groups = [place.name for place in CONFIGS.iterdir() if place.is_dir()]
+    keys = [key for key in known_keys() if with_sweep or not key.startswith("sweep.")]
+    if name in keys or name in groups:
+        return name
+    return next((key for key in keys if key.partition(".")[2] == name), None)
+
+
 def _check_jobs_differ(overrides: Sequence[str]) -> None:
-    """Raise UserError for jobs that would all be one run, or that would begin with each other's weights."""
+    """Raise UserError if all jobs would be the same run, or would start with each other's weights."""
     from gptmini.runs import named_run
 
     for line in overrides:
@@ -174,15 +199,15 @@ def _check_jobs_differ(overrides: Sequence[str]) -> None:
         differs = any(mark in value for mark in (",", "${"))
         if key in ("folder", "resume") and not differs:
             raise UserError(
-                f"{line} names one run, and -m asks for several; folder=runs/mine/${{hydra:job.num}} differs by job"
+                f"{line} names one run, but -m starts several; give each its own folder=runs/mine/${{hydra:job.num}}"
             )
         if key != "init_from":
             continue
 
-        # Another path than that of a run stands for the newest run in it.
+        # A path that is not a run folder means the newest run in it.
         place = Path(value).expanduser()
         is_newest = place.name == "latest" or (place.is_dir() and named_run(place) != place)
         if is_newest:
             raise UserError(
-                f"{line} is the newest run, which each job changes; name the run itself"
+                f"{line} means the newest run, which changes with each job; give one run folder"
             )

@@ -1,4 +1,4 @@
-"""Make a run of a model that another program has trained: gptmini import SOURCE RUN [options]."""
+"""Create a run from a model that another program trained: gptmini import SOURCE RUN [options]."""
 
 import argparse
 import time
@@ -18,25 +18,25 @@ if TYPE_CHECKING:
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
-    """Read the command line; argparse refuses an unknown option or a value of the wrong type."""
+    """Read the command line."""
     parser = Parser(
         prog="gptmini import",
-        description="Make a run of a model that another program has trained, to sample from it and to evaluate it.",
+        description="Create a run from a model that another program trained, to sample, evaluate or fine-tune it.",
     )
 
     parser.add_argument(
         "source",
-        help="folder of a GPT-2, Llama, Mistral or Qwen (safetensors, and tokenizer.json or vocab.json with "
-        "merges.txt) or of what gptmini export wrote, nanoGPT's ckpt.pt, or the name of a model on the Hugging Face "
-        "hub, as openai-community/gpt2",
+        help="Hugging Face folder of a GPT-2, Llama, Mistral or Qwen (safetensors, and tokenizer.json or vocab.json "
+        "with merges.txt); folder that gptmini export wrote; nanoGPT's ckpt.pt; or name of a model on the Hugging Face "
+        "hub, such as openai-community/gpt2",
     )
 
-    parser.add_argument("run", type=path_argument, help="run folder to write, as runs/gpt2")
+    parser.add_argument("run", type=path_argument, help="new run folder, such as runs/gpt2")
 
     parser.add_argument(
         "--meta",
         type=path_argument,
-        help="nanoGPT's meta.pkl, for a ckpt.pt of characters (default: GPT-2's tokenizer)",
+        help="nanoGPT's meta.pkl, for a ckpt.pt with a character vocabulary (default: GPT-2's tokenizer)",
     )
 
     return parser.parse_args(arguments)
@@ -73,12 +73,12 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _describe(folder: Path, source: str, sizes: "GPTConfig") -> None:
-    """Write what makes a folder a run for the other commands: one that has trained for no step.
+    """Write the files that make a folder a run of zero steps for the other commands.
 
     Args:
-        folder: of the run.
-        source: what the user has named.
-        sizes: of the model.
+        folder: folder of the run.
+        source: SOURCE on the command line.
+        sizes: configuration of the model.
     """
     import yaml
 
@@ -95,32 +95,31 @@ def _describe(folder: Path, source: str, sizes: "GPTConfig") -> None:
 
 
 def read_model(source: str, path: Path, meta: Path | None) -> "tuple[GPT, Tokenizer]":
-    """The model and the tokenizer of a folder, or of a checkpoint of nanoGPT.
+    """Read the model and the tokenizer of a folder, or of nanoGPT's checkpoint.
 
     Args:
-        source: what the user has named.
-        path: where it is, as local_path says.
-        meta: nanoGPT's meta.pkl; None for none.
+        source: SOURCE on the command line.
+        path: its path, from local_path.
+        meta: nanoGPT's meta.pkl, if any.
 
-    Raises UserError: nothing there, or nothing that GPT computes.
+    Raises UserError if the path does not exist, or if gptmini does not support its model.
     """
     from gptmini.interop import read_folder, read_nanogpt
     from gptmini.interop.not_read import check_is_read
 
     check_is_read(path)
     if path.is_file() and path.suffix == ".safetensors":
-        raise UserError(f"{path} is read with the files beside it; name its folder")
+        raise UserError(f"cannot import {path} without its config and tokenizer; give its folder")
     if path.is_file():
         return read_nanogpt(path, meta)
     if meta is not None:
-        raise UserError(f"--meta belongs to a ckpt.pt of nanoGPT, got {source}")
+        raise UserError(f"--meta applies only to nanoGPT's ckpt.pt, got {source}")
     if not path.exists():
         raise UserError(
-            f"{source} must be a folder, a file, or a name on the hub, and does not exist"
+            f"{source} does not exist; give a folder, a file, or the name of a model on the Hugging Face hub"
         )
     if path.is_dir() and not (path / "config.json").exists():
         raise UserError(
-            f"{source} must be a Hugging Face folder (config.json, model.safetensors, tokenizer.json), and has no "
-            "config.json"
+            f"{source} has no config.json; a Hugging Face folder has config.json, model.safetensors and tokenizer.json"
         )
     return read_folder(path)

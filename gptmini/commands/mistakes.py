@@ -1,4 +1,4 @@
-"""A user's mistakes, told in one line: the words of pydantic, Hydra and the system, with the key that is meant."""
+"""Print a user's mistake as one line, including errors of argparse, pydantic, Hydra and the system."""
 
 import argparse
 import difflib
@@ -8,33 +8,45 @@ import re
 import select
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from gptmini.configuration.messages import explain, lost_a_rank, ran_out_of_memory
 from gptmini.job.launch import RanksFailed
 from gptmini.process import INTERRUPTED, MISUSE, TROUBLE, is_muted
 from gptmini.world import this_world
 
-# Seconds that another rank waits before it tells a mistake. The first one may have met the mistake too, and tells it in
-# that time; torchrun ends all ranks with the first that ends.
+# Seconds that another rank waits before it prints an error. Rank 0 may have the same error and print it first. torchrun
+# ends all ranks when the first rank ends.
 BEHIND = 10
+
+# How argparse words an error (Python 3.11 to 3.14), and how gptmini words it.
+REWORDED = (
+    (r"argument (\S+): (must .*)", r"\1 \2"),
+    (r"argument (\S+): invalid choice: (.*) \(choose from (.*)\)", r"\1 must be one of \3, got \2"),
+    (r"argument (\S+): invalid int value: (.*)", r"\1 must be a whole number, got \2"),
+    (r"argument (\S+): invalid float value: (.*)", r"\1 must be a number, got \2"),
+    (r"argument (\S+): expected .*", r"\1 requires a value"),
+    (r"argument (\S+): ignored explicit argument (.*)", r"\1 takes no value, got \2"),
+    (r"argument (\S+): not allowed with argument (\S+)", r"give either \2 or \1, not both"),
+    (r"the following arguments are required: (.*)", r"missing argument: \1; see --help"),
+)
+ALIKE = 0.7  # similarity from which an option is suggested for an unknown one; --json and --sort have 0.67
 
 
 @contextmanager
 def one_line_errors() -> Iterator[None]:
-    """Turn a user's mistake into one line on stderr and exit code 2; a bug keeps its traceback.
+    """Print a user's mistake as one line on stderr, and exit with code 2. A bug keeps its traceback.
 
-    The exit code is 1 where memory or the disk ran out, or a rank was lost.
-
-    With the environment variable GPTMINI_TRACEBACK set, every error keeps its traceback.
+    The exit code is 1 if memory or the disk ran out, or if a rank was lost. If the environment variable
+    GPTMINI_TRACEBACK is set, every error keeps its traceback.
     """
     for stream in (sys.stdout, sys.stderr):
-        # A closed stream is None, and a stream that a caller put in place may lack this method.
+        # A closed stream is None, and a caller's own stream may lack this method.
         if hasattr(stream, "reconfigure"):
-            # Print an escape sequence for a character that the system's encoding lacks, instead of failing.
+            # Print an escape sequence for a character that the system's encoding lacks, instead of raising an error.
             stream.reconfigure(errors="backslashreplace")
 
     try:
@@ -49,7 +61,7 @@ def one_line_errors() -> Iterator[None]:
         sys.exit(failed.code)
     except Exception as error:
         if isinstance(error, BrokenPipeError) and _stdout_is_unread():
-            # The program that reads stdout, such as head, needs no more. Python flushes stdout once more when it exits.
+            # The reader of stdout, such as head, has ended. Python flushes stdout once more when it exits.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             sys.exit(0)
         line = explain(error)
@@ -64,13 +76,13 @@ def one_line_errors() -> Iterator[None]:
 
 
 def _stdout_is_unread() -> bool:
-    """Whether stdout is a pipe whose reader is gone; another pipe that breaks, as to a worker, is an error."""
+    """Return whether stdout is a pipe without a reader. Any other broken pipe, such as to a worker, is an error."""
     stdout = sys.stdout
     if stdout is None or not hasattr(select, "poll"):
         return False
     try:
         descriptor = stdout.fileno()
-    except OSError:  # a stream that a caller put in place may have no file
+    except OSError:  # a caller's own stream may have no file
         return False
     poll = select.poll()
     poll.register(descriptor, 0)
@@ -78,9 +90,9 @@ def _stdout_is_unread() -> bool:
 
 
 def print_mistake(mistake: str) -> None:
-    """Print a mistake as one line on stderr, with the rank that has met it, unless that is the first one.
+    """Print an error as one line on stderr, with the rank unless it is rank 0.
 
-    Nothing is printed where stderr is closed, since print would take stdout instead.
+    Print nothing if stderr is closed, because print would use stdout instead.
     """
     rank = this_world().rank
     where = f"rank {rank}: " if rank > 0 else ""
@@ -89,26 +101,55 @@ def print_mistake(mistake: str) -> None:
 
 
 class Parser(argparse.ArgumentParser):
-    """An argparse parser whose complaints are one line on stderr, as for every other mistake."""
+    """An argparse parser that prints an error as one line on stderr, like every other mistake."""
+
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parse the command line. Refuse a positional argument NAME=VALUE if the command has an option --NAME."""
+        options = super().parse_args(args, namespace)
+        for action in self._get_positional_actions():
+            values = getattr(options, action.dest)
+            refuse_options_as_keys(self, values if isinstance(values, list) else [values])
+        return options
 
     def error(self, message: str) -> NoReturn:
-        """Print what is wrong with the command line as one line, and exit with code 2."""
+        """Print the error as one line, and exit with code 2."""
         print_mistake(complaint(self, message))
         sys.exit(MISUSE)
 
 
 def complaint(parser: argparse.ArgumentParser, message: str) -> str:
-    """What argparse finds wrong with a command line; an unknown flag is told the nearest one that there is."""
-    unknown = re.match(r"unrecognized arguments: (-\S+)", message)
-    flags = re.findall(r"--[\w-]+", parser.format_usage())
-    close = [] if unknown is None else difflib.get_close_matches(unknown[1], flags, n=1)
-    if close:
-        return f"{message}; the nearest is {close[0]}"
-    return f"{message}; --help lists what there is"
+    """Return an error of argparse in gptmini's words, with the known option that is closest to an unknown one."""
+    unknown = re.match(r"unrecognized arguments: (\S+)", message)
+    if unknown is None:
+        for theirs, ours in REWORDED:
+            message = re.sub(f"^{theirs}$", ours, message, flags=re.DOTALL)
+        return message
+
+    word = unknown[1]
+    is_option = word.startswith("-")
+    meant = "--" + word.partition("=")[0].lstrip("-").replace("_", "-")
+    cutoff = ALIKE if is_option else 1.0  # a word without dashes must equal an option's name
+    close = difflib.get_close_matches(meant, _flags_of(parser), n=1, cutoff=cutoff)
+    fix = f"did you mean {close[0]}?" if close else "see --help"
+    return f"unknown {'option' if is_option else 'argument'} {word}; {fix}"
+
+
+def refuse_options_as_keys(parser: argparse.ArgumentParser, words: Sequence[object]) -> None:
+    """Print an error and exit if a word is NAME=VALUE, the parser has an option --NAME, and no such file exists."""
+    flags = _flags_of(parser)
+    for word in map(str, words):
+        flag, equals, _ = f"--{word}".partition("=")
+        if equals and flag in flags and not Path(word).exists():
+            parser.error(f"unknown argument {word}; did you mean {flag}?")
+
+
+def _flags_of(parser: argparse.ArgumentParser) -> list[str]:
+    """Return the long options of a parser."""
+    return re.findall(r"--[\w-]+", parser.format_usage())
 
 
 def path_argument(text: str) -> Path:
-    """The path that an option names, as a type of argparse; ~ at its beginning is the home folder."""
+    """Return the path in an option, as an argparse type. A leading ~ is the home folder."""
     if not text:
         raise argparse.ArgumentTypeError("must be a file or a folder, got an empty name")
     try:

@@ -1,4 +1,4 @@
-"""Tokenise a text into a folder: gptmini prepare [KEY=VALUE ...]; --help lists groups and keys."""
+"""Tokenise text into a folder: gptmini prepare [KEY=VALUE ...]; --help lists groups and keys."""
 
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
@@ -13,18 +13,18 @@ from gptmini.user_error import UserError
 if TYPE_CHECKING:
     from gptmini.data import TokenStore
 
-# Ids of a document that are decoded to show its beginning, and characters of them that are shown.
+# To print the start of a document, decode this many ids and print this many characters.
 SHOWN_IDS = 100
 SHOWN_CHARACTERS = 72
 
 
 def main(arguments: list[str]) -> None:
-    """Tokenise a text, or with -m several."""
+    """Tokenise a text, or several texts with -m."""
     run_composed("prepare", arguments, run_job, show_configuration)
 
 
 def run_job(composed: Composed) -> None:
-    """Tokenise a text, unless an earlier command has done so, and print the folder and the size of each split."""
+    """Tokenise a text unless it is already prepared, and print the folder and the size of each split."""
     from rich.console import Console
 
     from gptmini.configuration.building import text_settings
@@ -37,9 +37,7 @@ def run_job(composed: Composed) -> None:
     for key in sorted(keys_with("of_run")):
         value = composed.value(key)
         if value is not None:
-            raise UserError(
-                f"gptmini prepare begins no run and goes on with none, got {key}={value}"
-            )
+            raise UserError(f"gptmini prepare does not train a run; leave out {key}={value}")
     plain, typed = resolved(composed)
     settings = text_settings(plain, kind=PrepareSettings)
     root = settings.root
@@ -51,7 +49,7 @@ def run_job(composed: Composed) -> None:
         try:
             store, written = open_tokens(settings, typed, watcher=watcher)
         except KeyboardInterrupt:
-            console.print("interrupted; the same command goes on with what is encoded already")
+            console.print("interrupted; to continue, run the same command again")
             raise
         if root.verify:
             store.verify()
@@ -59,20 +57,22 @@ def run_job(composed: Composed) -> None:
 
     origin = "prepared now" if written else "prepared before"
     if root.verify:
-        found = "every checksum" if store.has_checksums else "the size of every token file"
-        origin += f", {found} is right"
+        checked = (
+            "all checksums match" if store.has_checksums else "the sizes of all token files match"
+        )
+        origin += f", {checked}"
     print(f"{store.folder}, {origin}")
     for split in SPLITS:
         print(
             f"{split:5} {store.n_tokens(split):,} tokens, {store.n_bytes(split):,} bytes, "
-            f"{store.bytes_per_token(split):.2f} bytes a token"
+            f"{store.bytes_per_token(split):.2f} bytes per token"
         )
     for text in ["", *lines] if lines else []:
         print(text)
 
 
 def inspection(store: "TokenStore") -> Iterator[str]:
-    """Lines about both splits of a prepared folder, and their documents."""
+    """Yield lines about both splits of a prepared folder and their documents."""
     from gptmini.data.inspect import inspect_split
     from gptmini.data.meta import SPLITS
     from gptmini.tokenizer import from_dict
@@ -84,7 +84,7 @@ def inspection(store: "TokenStore") -> Iterator[str]:
     yield _row("documents", [f"{store.n_documents(split):,}" for split in SPLITS])
     yield _row("tokens", [f"{store.n_tokens(split):,}" for split in SPLITS])
     yield _row("bytes", [f"{store.n_bytes(split):,}" for split in SPLITS])
-    yield _row("bytes a token", [f"{store.bytes_per_token(split):.2f}" for split in SPLITS])
+    yield _row("bytes per token", [f"{store.bytes_per_token(split):.2f}" for split in SPLITS])
     used = [f"{splits[split].n_ids_used:,} of {tokenizer.n_vocab:,}" for split in SPLITS]
     yield _row("ids used", used)
     yield from _sources(store)
@@ -93,29 +93,29 @@ def inspection(store: "TokenStore") -> Iterator[str]:
         yield ""
         yield f"longest documents of {split}, in tokens"
         for n_tokens, text in found.longest:
-            yield f"{n_tokens:12,}  {_beginning(text)}"
+            yield f"{n_tokens:12,}  {_start_of(text)}"
         yield f"first documents of {split}"
         for text in found.first:
-            yield f"{'':12}  {_beginning(text)}"
+            yield f"{'':12}  {_start_of(text)}"
 
 
 def _sources(store: "TokenStore") -> Iterator[str]:
-    """Lines about the sources of a mixture; none for any other folder."""
+    """Yield lines about the sources of a mixture, and nothing for any other folder."""
     if not store.sources[0].name:
         return
     yield ""
-    yield "sources, with the windows that each block takes, and tokens to train on"
+    yield "sources: windows per block, name, training tokens"
     for source in store.sources:
         yield f"{source.weight:12,}  {source.name}, {source.n_tokens:,} tokens"
 
 
 def _row(name: str, cells: "Sequence[str]") -> str:
-    """A line of the table of the splits."""
-    return f"{name:14}" + "".join(f"{cell:>20}" for cell in cells)
+    """Return a row of the table of splits."""
+    return f"{name:16}" + "".join(f"{cell:>20}" for cell in cells)
 
 
-def _beginning(text: str) -> str:
-    """The beginning of a text on one line."""
+def _start_of(text: str) -> str:
+    """Return the start of a text on one line."""
     shown = " ".join(text.split())
     shown = "".join(character if character.isprintable() else "\ufffd" for character in shown)
     if len(shown) > SHOWN_CHARACTERS:

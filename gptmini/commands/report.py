@@ -1,4 +1,4 @@
-"""A run, or several beside each other, as one HTML page, or a run's curves as CSV: gptmini report RUN [options]."""
+"""Write one run or a comparison as an HTML page, or a run's curves as CSV: gptmini report RUN [options]."""
 
 import argparse
 import sys
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
-    """Read the command line, which names either one run or, after --compare, several."""
+    """Read the command line: either one run, or several runs after --compare."""
     parser = Parser(
         prog="gptmini report",
         description="Write a run's curves, samples, pictures and configuration as one HTML page, or its curves as CSV.",
@@ -24,42 +24,43 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         "run",
         nargs="?",
         type=path_argument,
-        help="run folder, as in runs/latest, or runs/NAME for its newest run",
+        help="run folder such as runs/latest; runs/NAME means its newest run",
     )
     parser.add_argument(
         "--compare",
         nargs="+",
         type=path_argument,
         metavar="RUN",
-        help="runs to lay over each other instead; runs/NAME for all of its runs",
+        help="plot several runs in the same charts; runs/NAME means all of its runs",
     )
     parser.add_argument(
         "--csv",
         action="store_true",
-        help="write the run's curves as CSV instead of a page: a row for each step, a column for each tag",
+        help="write the run's curves as CSV instead of a page: one row per step, one column per tag",
     )
     parser.add_argument(
         "--out",
         type=path_argument,
-        help="file (default: report.html or metrics.csv in the run, or compare.html here)",
+        help="file to write (default: report.html or metrics.csv in the run's folder; with --compare, compare.html "
+        "in the current folder)",
     )
     options = parser.parse_args(arguments)
 
     names_one = options.run is not None
     names_several = options.compare is not None
     if names_one == names_several:
-        parser.error("name a run, or several after --compare")
+        parser.error("give one run, or several runs after --compare")
     if options.csv and names_several:
-        parser.error("--csv takes one run, without --compare")
+        parser.error("--csv requires a single run; leave out --compare")
     out = options.out
     if out is not None and (out.is_dir() or not out.parent.is_dir()):
-        parser.error(f"--out must be a file in a folder that exists, got {out}")
+        parser.error(f"--out must be a file in an existing folder, got {out}")
     return options
 
 
 @one_line_errors()
 def main(arguments: list[str] | None = None) -> None:
-    """Read the runs, write the page or the table, and print its file name and size."""
+    """Write the page or the table, and print its file name and size."""
     options = parse(arguments)
 
     from gptmini.files import encodable, replacing
@@ -92,11 +93,11 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def runs_of(path: Path) -> "list[ReportedRun]":
-    """The runs that a path after --compare stands for.
+    """Return the runs of a path after --compare.
 
-    Of a folder of runs, those that have nothing to show yet, or are damaged, are left out, and the user is told.
+    Skip runs of a folder that are damaged or have nothing to show yet, and print a note for each.
 
-    Raises UserError: the path stands for no run, or for none that can be shown.
+    Raises UserError if the path has no run that can be shown.
     """
     from gptmini.report.reported_run import ReportedRun
     from gptmini.runs import find_runs
@@ -112,5 +113,5 @@ def runs_of(path: Path) -> "list[ReportedRun]":
     if not runs:
         raise mistakes[0]
     for mistake in mistakes:
-        print(f"left out: {mistake}", file=sys.stderr)
+        print(f"skipped: {mistake}", file=sys.stderr)
     return runs

@@ -1,4 +1,4 @@
-"""A table of all runs: gptmini runs [FOLDER]."""
+"""List all runs in a table: gptmini runs [FOLDER]."""
 
 import argparse
 import math
@@ -18,7 +18,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     """Read the command line."""
     parser = Parser(
         prog="gptmini runs",
-        description="List the runs in a folder: what was changed, how far each is, and how well it does.",
+        description="List the runs in a folder with their state, steps, best loss and overrides.",
     )
 
     parser.add_argument(
@@ -26,21 +26,21 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         nargs="?",
         type=path_argument,
         default=Path("runs"),
-        help="folder of all runs (default: runs), or runs/NAME for those of one name",
+        help="folder of all runs (default: runs), or runs/NAME for the runs with this name",
     )
     parser.add_argument(
         "--sort",
         choices=("begun", "loss"),
         default="begun",
-        help="order: begun, the newest last, or loss, the best first, by bits per byte, which can be compared "
-        "whatever the tokens are (default: begun)",
+        help="begun: by start time, newest last; loss: by bits per byte, best first, which compares runs with "
+        "different tokens (default: begun)",
     )
     return parser.parse_args(arguments)
 
 
 @one_line_errors()
 def main(arguments: list[str] | None = None) -> None:
-    """Print a row for each run."""
+    """Print one row per run."""
     options = parse(arguments)
 
     from gptmini.report.overview import overview_of
@@ -49,8 +49,9 @@ def main(arguments: list[str] | None = None) -> None:
 
     folders = every_run(options.folder)
     if not folders:
+        problem = "has no runs" if options.folder.exists() else "does not exist"
         raise UserError(
-            f"{options.folder} holds no run; gptmini train begins one, and runs_dir= names its place"
+            f"{options.folder} {problem}; start a run with gptmini train, or give the folder set with runs_dir="
         )
 
     runs = [overview_of(folder) for folder in folders]
@@ -58,7 +59,7 @@ def main(arguments: list[str] | None = None) -> None:
         runs.sort(key=bits_of)
 
     for line in aligned([HEADING, *map(cells, runs)]):
-        # What was typed for a run may come from somebody else, and steer the terminal.
+        # Overrides of somebody else's run may contain terminal escape sequences.
         print(printable(line))
     for run in runs:
         if run.reason is not None:
@@ -66,15 +67,15 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def bits_of(run: "Overview") -> float:
-    """Bits per byte as a key to sort by; runs without a validation come last.
+    """Return bits per byte as a sort key. Runs without a validation come last.
 
-    Runs on the same tokens have the order of their losses, because all their losses are multiplied by one number.
+    Runs on the same tokens are sorted by loss, because bits per byte are then proportional to the loss.
     """
     return math.inf if run.bits_per_byte is None else run.bits_per_byte
 
 
 def cells(run: "Overview") -> list[str]:
-    """A run as the cells of its row."""
+    """Return the cells of a run's row."""
     steps = ""
     if run.step is not None:
         steps = str(run.step) if run.max_steps is None else f"{run.step} of {run.max_steps}"

@@ -24,117 +24,117 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "run",
         type=path_argument,
-        help="run folder (its best checkpoint), checkpoint file or exported folder, as in runs/latest; "
-        "runs/NAME for its newest run with a checkpoint",
+        help="run folder such as runs/latest (uses its best checkpoint), checkpoint file or exported folder; "
+        "runs/NAME means its newest run with a checkpoint",
     )
 
-    # The prompts, from at most one source.
+    # Prompts, from at most one source.
     source = parser.add_mutually_exclusive_group()
     source.add_argument(
         "--prompt",
         type=unescaped,
         action="append",
-        help=r"text to continue, as in 'one\ntwo'; - reads it from stdin; may be given several times (default: none)",
+        help=r"text to continue, such as 'one\ntwo', or - to read it from stdin; may be repeated (default: empty)",
     )
     source.add_argument(
         "--prompt-file",
         type=path_argument,
-        help="file with the text to continue",
+        help="file that contains one prompt",
     )
     source.add_argument(
         "--prompts",
         type=path_argument,
-        help="file with a prompt a line, or .jsonl with a prompt in each object",
+        help="file with one prompt per line, or a .jsonl file with the field prompt in each object",
     )
     source.add_argument(
         "--interactive",
         action="store_true",
-        help="continue each line that you type; Ctrl-D ends",
+        help="continue each line that you type; Ctrl-D ends the program",
     )
 
-    # How much is generated.
+    # Amount of text.
     parser.add_argument(
         "--num-samples",
         type=at_least_one,
         default=1,
-        help="samples of each prompt (default: %(default)s)",
+        help="samples per prompt (default: %(default)s)",
     )
     parser.add_argument(
         "--batch-size",
         type=at_least_one,
         default=SAMPLE_BATCH_SIZE,
-        help="most samples at a time (default: %(default)s)",
+        help="maximum number of samples at a time (default: %(default)s)",
     )
     parser.add_argument(
         "--max-new-tokens",
         type=at_least_one,
         default=SAMPLE_TOKENS,
-        help="length of a sample (default: %(default)s)",
+        help="maximum number of tokens per sample (default: %(default)s)",
     )
 
-    # How the next token is drawn; gptmini.generation.Rules says which numbers fit.
+    # Drawing the next token. gptmini.generation.Rules checks the ranges.
     parser.add_argument(
         "--temperature",
         type=float,
         default=SAMPLE_TEMPERATURE,
-        help="0 is greedy (default: %(default)s)",
+        help="divisor of the logits; 0 is greedy (default: %(default)s)",
     )
     parser.add_argument(
         "--top-k",
         type=at_least_one,
-        help="draw from so many most probable tokens (default: all)",
+        help="draw only from this many most probable tokens (default: all)",
     )
     parser.add_argument(
         "--top-p",
         type=float,
-        help="draw from the smallest set this probable (default: all)",
+        help="draw only from the smallest set of tokens with this total probability (default: all)",
     )
     parser.add_argument(
         "--min-p",
         type=float,
-        help="draw from what is so many times as probable as the first",
+        help="draw only from tokens at least this many times as probable as the most probable token",
     )
     parser.add_argument(
         "--repetition-penalty",
         type=float,
         default=1.0,
-        help="above 1: say again less (default: %(default)s)",
+        help="above 1: repeat less (default: %(default)s)",
     )
     parser.add_argument(
         "--seed",
         type=int,
         default=SAMPLE_SEED,
-        help="same seed, same samples (default: %(default)s)",
+        help="random seed; the same seed gives the same samples (default: %(default)s)",
     )
 
-    # Where a sample ends, besides its length.
+    # The end of a sample.
     parser.add_argument(
         "--stop",
         type=unescaped,
         action="append",
         default=[],
-        help=r"end a sample before this text, as in '\n\n'",
+        help=r"end a sample before this text, such as '\n\n'; may be repeated",
     )
     parser.add_argument(
         "--ignore-end-of-text",
         action="store_true",
-        help="go on where a document ends",
+        help="continue after the end of a document or answer",
     )
 
-    # What is printed.
+    # Output.
     parser.add_argument(
         "--format",
         default="text",
         choices=("text", "jsonl"),
-        help="(default: %(default)s)",
+        help="output format (default: %(default)s)",
     )
     parser.add_argument(
         "--logprobs",
         action="store_true",
-        help="token ids and log-probabilities, in jsonl",
+        help="with --format jsonl: print token ids and log-probabilities too",
     )
 
-    # What computes.
+    # Computation.
     parser.add_argument(
         "--device",
         default="auto",
@@ -144,28 +144,28 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         "--dtype",
         default="auto",
         choices=("auto", *DTYPES),
-        help="of the weights; auto: bf16 on a GPU that computes in it",
+        help="dtype of the weights; auto: bf16 on a GPU that supports it, else as in the checkpoint",
     )
     parser.add_argument(
         "--compile",
         action="store_true",
-        help="compile the step: a minute that pays on a GPU",
+        help="compile the decoding step; takes a minute and speeds up sampling on a GPU",
     )
 
     options = parser.parse_args(arguments)
     if options.logprobs and options.format != "jsonl":
-        parser.error("--logprobs needs --format jsonl")
+        parser.error("--logprobs requires --format jsonl")
     return options
 
 
 @one_line_errors()
 @advising_on_memory("lower --batch-size, or use a machine with more memory")
 def main(arguments: list[str] | None = None) -> None:
-    """Load the model, and print each sample to stdout as it is drawn."""
+    """Load the model, and print each sample to stdout while it is generated."""
     options = parse(arguments)
     if not sys.stdout.isatty():
-        # A model may write characters that the system's own encoding lacks, so files and pipes get UTF-8.
-        # Python's own stdout can be set anew, which its declared type, TextIO, does not say.
+        # A model may write characters that the system's encoding lacks, so files and pipes get UTF-8.
+        # Python's stdout has reconfigure, but its declared type, TextIO, does not.
         sys.stdout.reconfigure(encoding="utf-8")  # pyrefly: ignore[missing-attribute]
 
     from gptmini.generation import Rules, generate_stream, in_order, pack
@@ -182,7 +182,7 @@ def main(arguments: list[str] | None = None) -> None:
         "min_p": options.min_p,
         "repetition_penalty": options.repetition_penalty,
     }
-    Rules(**rules)  # refuses a value out of range, before the model is loaded
+    Rules(**rules)  # refuses values out of range before the model is loaded
     device = choose_device(options.device)
     if options.compile:
         check_compiler(device)
@@ -223,13 +223,13 @@ def main(arguments: list[str] | None = None) -> None:
 
     write_samples(prompts, options.seed)
     if interruption.came is not None:
-        # One more Ctrl-C while Python ends would print a traceback.
+        # Another Ctrl-C while Python exits would print a traceback.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         sys.exit(INTERRUPTED)
 
 
 def read_prompts(options: argparse.Namespace) -> list[str]:
-    """The prompts that the options name; none where lines are typed."""
+    """Return the prompts that the options give. Return an empty list if lines are read interactively."""
     from gptmini.generation.prompts import prompt_from, prompts_from
 
     if options.interactive:
@@ -238,44 +238,44 @@ def read_prompts(options: argparse.Namespace) -> list[str]:
         return prompts_from(options.prompts)
     if options.prompt_file is not None:
         return [prompt_from(options.prompt_file.read_bytes(), str(options.prompt_file))]
-    typed = options.prompt or [""]
+    given = options.prompt or [""]
     return [
-        prompt_from(sys.stdin.buffer.read(), "stdin") if text == "-" else text for text in typed
+        prompt_from(sys.stdin.buffer.read(), "stdin") if text == "-" else text for text in given
     ]
 
 
 def converse(
     write_samples: Callable[[list[str], int], None], seed: int, interruption: Interruption
 ) -> bool:
-    """Continue each line that is typed, with the next seed each time; Ctrl-C ends a sample, Ctrl-D the conversation.
+    """Continue each line of stdin. The seed increases by 1 per line. Ctrl-C ends a sample, Ctrl-D the conversation.
 
     Args:
-        write_samples: prints samples of prompts under a seed.
-        seed: the seed for the first line.
-        interruption: says after each line whether Ctrl-C ended its samples.
+        write_samples: prints samples of prompts, given a seed.
+        seed: seed for the first line.
+        interruption: records whether Ctrl-C ended the samples of a line.
 
-    Returns False if a line from a pipe or a file could not be continued, True otherwise. A person who types has seen
-    the mistake.
+    Returns False if a line from a pipe or a file could not be continued. Returns True otherwise: at a terminal, the
+    user has already seen the error.
     """
-    # Where Python has readline, importing it gives input() arrow keys and a history.
+    # Importing readline gives input() arrow keys and a history. Not every Python has it.
     with suppress(ImportError):
         import readline  # noqa: F401
 
-    is_typed = sys.stdin.isatty()
+    is_terminal = sys.stdin.isatty()
     is_complete = True
     while True:
         try:
-            line = input("> ") if is_typed else next(sys.stdin).removesuffix("\n")
+            line = input("> ") if is_terminal else next(sys.stdin).removesuffix("\n")
         except (EOFError, StopIteration):
-            # End the line of the last prompt sign, so that the shell's own prompt begins a new one.
-            if is_typed:
+            # End the line of the last "> ", so that the shell's prompt starts on a new line.
+            if is_terminal:
                 print()
-            return is_complete or is_typed
+            return is_complete or is_terminal
 
         try:
             write_samples([line], seed)
         except UserError as error:
-            # The tokenizer may not know a character of this line, and yet know those of the next.
+            # A character of this line may be unknown to the tokenizer. The next line may still work.
             print_mistake(str(error))
             is_complete = False
         if interruption.came is not None:

@@ -1,4 +1,4 @@
-"""A stream of pieces to stdout, as text or JSON, until the first Ctrl-C."""
+"""Print a stream of pieces as text or JSON lines, until the first Ctrl-C."""
 
 import json
 import signal
@@ -11,28 +11,28 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from gptmini.generation import TextPiece
 
-# Seconds after the first Ctrl-C from which another one ends the program at once. One that comes sooner may belong to
-# the same press of the keys.
+# A second Ctrl-C ends the program at once if it comes this many seconds after the first. An earlier one may be the same
+# key press.
 IMPATIENT = 1.0
 
-# What a terminal is shown for each control character but line break and tab. A model may write any of them, and a
-# terminal obeys some: an escape sequence can set its title or its clipboard. These are Unicode's C0, DEL and C1.
+# Replacement on a terminal for each control character except line break and tab: Unicode's C0, DEL and C1. A model may
+# write any of them, and a terminal obeys some: an escape sequence can set its title or its clipboard.
 SHOWN_ON_TERMINALS = {
     code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\n\t"
 }
 
 
 class Interruption:
-    """Ends a stream of pieces at the first Ctrl-C, so that all that was generated is written.
+    """Handler that ends a stream of pieces at the first Ctrl-C, so that all generated text is written.
 
-    A Ctrl-C that comes a second or more after the first raises KeyboardInterrupt at once.
+    Another Ctrl-C more than a second after the first raises KeyboardInterrupt at once.
     """
 
     def __init__(self) -> None:
-        self.came: float | None = None  # time of the first Ctrl-C, in seconds of time.monotonic
+        self.came: float | None = None  # time.monotonic() of the first Ctrl-C, in seconds
 
     def heed(self, pieces: Iterator["TextPiece"]) -> Iterator["TextPiece"]:
-        """The pieces, up to the first Ctrl-C."""
+        """Yield the pieces up to the first Ctrl-C."""
         self.came = None
         before = signal.signal(signal.SIGINT, self._note)
         try:
@@ -53,10 +53,10 @@ class Interruption:
 
 
 def show_text(pieces: Iterable["TextPiece"], prompts: list[str], num_samples: int) -> None:
-    """Print each prompt with its continuation as the pieces come, below a title if there are several samples.
+    """Print each prompt with its continuation while the pieces arrive. Several samples get a title each.
 
-    A terminal gets control characters as escapes; files and pipes get the text as it is. The pieces of a sample follow
-    each other, here and in show_jsonl.
+    A terminal gets control characters as escapes. Files and pipes get the text unchanged. The pieces of one sample must
+    be consecutive, here and in show_jsonl.
     """
     shown_as = SHOWN_ON_TERMINALS if sys.stdout.isatty() else {}
     for number, of_sample in groupby(pieces, key=lambda piece: piece.sample):
@@ -78,7 +78,7 @@ def show_text(pieces: Iterable["TextPiece"], prompts: list[str], num_samples: in
 def show_jsonl(
     pieces: Iterable["TextPiece"], prompts: list[str], num_samples: int, *, logprobs: bool
 ) -> None:
-    """Print a JSON object a line for each sample; its finish is null if an interruption cut the sample off."""
+    """Print one JSON object per line and sample. Its finish is null if Ctrl-C cut the sample off."""
     for number, of_sample in groupby(pieces, key=lambda piece: piece.sample):
         prompt, sample = divmod(number, num_samples)
         drawn = list(of_sample)

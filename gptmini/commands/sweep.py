@@ -1,4 +1,4 @@
-"""Train a run for each of many values, and find the best: gptmini sweep [KEY=VALUES ...] [--jobs N]."""
+"""Train one run per combination of values, and find the best: gptmini sweep [KEY=VALUES ...] [--jobs N]."""
 
 import argparse
 import importlib.util
@@ -7,7 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from gptmini.commands.help import show_help
-from gptmini.commands.mistakes import Parser, one_line_errors
+from gptmini.commands.hydra_flags import refuse
+from gptmini.commands.mistakes import Parser, one_line_errors, refuse_options_as_keys
 from gptmini.configuration.building import sweep_settings
 from gptmini.configuration.compose import compose
 from gptmini.configuration.overrides import as_override, key_of
@@ -18,23 +19,25 @@ from gptmini.user_error import UserError
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
-    """Read the command line; overrides holds what is no option."""
+    """Parse the command line. The field overrides holds all words that are not options."""
     parser = Parser(prog="gptmini sweep", add_help=False, allow_abbrev=False)
     parser.add_argument("overrides", nargs="*")
     parser.add_argument("--jobs", type=int)
     parser.add_argument("--config-dir")
     parser.add_argument("--help", "-h", action="store_true")
+    parser.error = lambda message: refuse(parser, message, with_sweep=True)
     options = parser.parse_intermixed_args(arguments)
+    refuse_options_as_keys(parser, options.overrides)
 
     if options.jobs is not None and options.jobs < 1:
         parser.error(f"--jobs must be at least 1, got {options.jobs}")
     if options.config_dir is not None and not Path(options.config_dir).is_dir():
-        parser.error(f"--config-dir must be a folder, got {options.config_dir}")
+        parser.error(f"--config-dir must be an existing folder, got {options.config_dir}")
     return options
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Train every run of a sweep, or those that are left of it, and exit with 0 only if all have finished."""
+    """Train all unfinished runs of a sweep. Exit with code 0 only if all runs have finished."""
     task = leave_launcher()
     with one_line_errors():
         options = parse(arguments)
@@ -43,14 +46,14 @@ def main(arguments: list[str] | None = None) -> None:
         for line in own:
             if line.lstrip("+~").startswith("sweep.params"):
                 raise UserError(
-                    f"what is varied is typed by itself, as optimizer.lr=0.1,0.2; got {line}"
+                    f"{line} works only in a file; to vary a key, write KEY=VALUES such as optimizer.lr=0.1,0.2"
                 )
         composed = compose("sweep", own, options.config_dir)
         if options.help:
             show_help("sweep", composed, keys)
             return
         if importlib.util.find_spec("optuna") is None:
-            raise UserError("gptmini sweep needs optuna: pip install 'gptmini[sweep]'")
+            raise UserError("gptmini sweep requires optuna; run: pip install 'gptmini[sweep]'")
 
         settings = sweep_settings(composed)
         typed = [line for line in options.overrides if not is_own(line)]
@@ -60,7 +63,7 @@ def main(arguments: list[str] | None = None) -> None:
         sampler = settings.sampler_of(space)
 
         checked = check_and_prepare(space, options.config_dir)
-        # A name such as runs/latest would lead elsewhere as soon as the first run has begun.
+        # Replace a name such as runs/latest, because it points to another run once the first run starts.
         if any(key_of(line) == "init_from" for line in space.fixed):
             source = as_override("init_from", checked.tree["init_from"])
             others = [line for line in space.fixed if key_of(line) != "init_from"]

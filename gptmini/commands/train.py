@@ -7,18 +7,18 @@ from gptmini.commands.hydra_flags import run_composed
 from gptmini.configuration.compose import Composed
 from gptmini.world import this_world
 
-# What a job needs is imported by the job: a wrong key is told before pydantic, torch and Lightning are imported.
+# The job imports what it needs, so that a wrong key is reported before pydantic, torch and Lightning are imported.
 
 
 def main(arguments: list[str]) -> None:
-    """Train a run, or with -m several."""
+    """Train a run, or several runs with -m."""
     run_composed("train", arguments, run_job, show_configuration)
 
 
 def run_job(composed: Composed) -> float | None:
-    """Train as a job of Hydra, and exit as a signal that has stopped the run asks; return the best loss.
+    """Train as a Hydra job, and return the best loss. If a signal stopped the run, exit with the signal's code.
 
-    The best loss of a run whose ranks were started here is not known in this process, and None.
+    The best loss is None if this process only launched the ranks.
     """
     from gptmini.job.train import follow, train
 
@@ -31,9 +31,9 @@ def run_job(composed: Composed) -> float | None:
 
 
 def show_configuration(composed: Composed) -> None:
-    """Print the configuration that a command line amounts to; with resume= or folder=, that of the run.
+    """Print the configuration for a command line; with resume= or folder=, the configuration of the run.
 
-    With budget= the text is prepared, so that what is chosen for it is shown.
+    With budget=, prepare the text first, because the chosen values depend on it.
     """
     from gptmini.configuration.building import as_yaml, build_settings
     from gptmini.configuration.stored import resolved

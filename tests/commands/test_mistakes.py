@@ -25,13 +25,14 @@ STOP = "_target_: lightning.pytorch.callbacks.EarlyStopping"
 
 # What a user types after gptmini, and words of the line: keys, values, options and what to type instead.
 PROGRAM = [
-    ("trian", "trian train sweep runs prepare sample"),
+    ("trian", "trian train"),
     ("train --multirunn", "--multirunn --multirun"),
     ("train --no-such-flag", "--no-such-flag --help"),
     ("train --folder=x", "--folder folder=VALUE"),
     ("help ''", "'' train sweep runs"),
     ("train --experiment smoke", "--experiment experiment=VALUE"),
     ("train --optimizer=muon", "--optimizer optimizer=VALUE"),
+    ("train --max-steps 3", "--max-steps trainer.max_steps=VALUE"),
     ("train --multi seed=1,2", "--multi --multirun"),
     ("train --experimental-rerun x", "--experimental-rerun resume="),
     ("train --config-dir absent", "--config-dir absent"),
@@ -152,7 +153,7 @@ RUNS = [
     ("export absent out --dtype q8_0", "q8_0 .gguf out"),
     ("export absent out.gguf --as gpt2", "--as GGUF"),
     ("export absent mine", "mine empty"),
-    ("export absent mine/m.GGUF", "mine/m.GGUF exist"),
+    ("export absent mine/m.GGUF", "mine/m.GGUF exists"),
     ("import ./absent out", "./absent"),
     ("import my.txt out", "my.txt checkpoint"),
     ("import mine out", "mine config.json model.safetensors tokenizer.json"),
@@ -167,6 +168,13 @@ RUNS = [
     ("report a --out mine", "--out mine"),
     ("report --compare a b --csv", "--csv --compare"),
     ("runs absent", "absent train runs_dir="),
+    ("runs sort=loss", "sort=loss --sort"),
+    ("runs --sort time", "--sort begun loss time"),
+    ("sample prompt=Hi", "prompt=Hi --prompt"),
+    ("sample absent prompt=Hi", "prompt=Hi --prompt"),
+    ("sample absent --temperature hot", "--temperature number hot"),
+    ("sample absent --prompt Hi --interactive", "--prompt --interactive"),
+    ("evaluate absent text=my.txt", "text=my.txt --text"),
 ]
 RATES = "optimizer.lr=0.01,0.03"
 SWEEPS = [
@@ -179,6 +187,8 @@ SWEEPS = [
     (f"sweep {RATES} sweep.trials=0", "sweep.trials 0"),
     (f"sweep {RATES} --jobs 0", "--jobs 1 0"),
     (f"sweep {RATES} --multirun", "--multirun"),
+    (f"sweep {RATES} jobs=2", "jobs=2 --jobs"),
+    (f"sweep {RATES} --trials 3", "--trials sweep.trials=VALUE"),
     (f"sweep {RATES} resume=runs/latest", "resume= sweep"),
     (f"sweep {RATES} folder=runs/x", "folder= runs_dir= name="),
     (f"sweep {RATES} name=a,b", "name"),

@@ -64,7 +64,7 @@ def test_a_job_that_fails_is_told_at_once_and_the_others_go_on(script, short, tm
     own = ("--config-dir", "mine", "experiment=grid", "runs_dir=runs")
     result = script("train", "-m", *short, *own, "console=quiet")
     said = " failed: optimizer.lr must be greater than or equal to 0, got -1\n"
-    result.assert_refused("the job optimizer.lr=-1 ", said)
+    result.assert_refused("job optimizer.lr=-1 ", said)
     assert result.out == ""
     assert_runs(tmp_path, 1e-3)
 
@@ -76,5 +76,7 @@ def test_several_runs_are_refused_where_torchrun_starts_the_ranks_of_one(monkeyp
         monkeypatch.setenv(name, value)
     with pytest.raises(SystemExit):
         train.main(["-m", "seed=1,2"])
-    said = "error: torchrun starts the ranks of one run, and -m asks for several runs\n"
-    assert capsys.readouterr().err == said
+    err = capsys.readouterr().err
+    assert err.startswith("error: -m ")
+    assert "torchrun" in err
+    assert err.count("\n") == 1

@@ -78,7 +78,7 @@ def test_verify_reads_a_prepared_folder_whole(script, prepared, tmp_path, monkey
     monkeypatch.setattr("gptmini.data.stored_file.BLOCK", 1024)
     assert script("prepare", *prepared).code == 0
     sound = script("prepare", *prepared, "verify=true")
-    assert ", prepared before, every checksum is right\n" in sound.out
+    assert ", prepared before, all checksums match\n" in sound.out
 
     (folder,) = (tmp_path / "data").glob("text-*")
     data = (folder / "train.bin").read_bytes()
@@ -144,8 +144,8 @@ def test_bytes_a_token_are_those_of_all_tokens_also_where_the_loss_counts_answer
     of_model = ("tokenizer=of_model", "tokenizer.path=model")
     result = script("prepare", "data=text", *files, *how, *of_model, "inspect=true")
     assert result.code == 0, result
-    found = re.findall(r"([\d.]+) bytes a token$", result.out, re.MULTILINE)
-    found += re.search(r"^bytes a token +(\S+) +(\S+)$", result.out, re.MULTILINE).groups()
+    found = re.findall(r"([\d.]+) bytes per token$", result.out, re.MULTILINE)
+    found += re.search(r"^bytes per token +(\S+) +(\S+)$", result.out, re.MULTILINE).groups()
     assert found == [expected] * 4
 
 

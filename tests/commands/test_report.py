@@ -66,7 +66,7 @@ def test_the_page_of_a_trained_run_has_everything_and_needs_nothing_else(script,
     assert script("train", *watched, "folder=runs/a/2026").code == 0
     said = script("report", "runs/a")
     assert said.out.startswith("runs/a/2026/report.html, ")
-    assert said.err == "runs/a means its newest run, runs/a/2026\n"
+    assert said.err == "using runs/a/2026, the newest run in runs/a\n"
 
     # It loads nothing.
     folder = tmp_path / "runs" / "a" / "2026"
@@ -172,13 +172,13 @@ def test_the_newest_comes_first_and_the_others_can_be_opened():
 def test_a_folder_of_runs_means_the_newest_and_compared_all(runs, script, tmp_path):
     write_run(tmp_path / "runs" / "b" / "2027", seed=3, losses=[2.0])
     said = script("report", "runs/b")
-    assert said.err == "runs/b means its newest run, runs/b/2027\n"
+    assert said.err == "using runs/b/2027, the newest run in runs/b\n"
 
     # In a comparison, a run of the folder that has nothing to show yet is left out.
     (tmp_path / "runs" / "b" / "begun").mkdir()
     (tmp_path / "runs" / "b" / "begun" / "config.yaml").write_text("seed: 4")
     said = script("report", "--compare", "runs/b", "runs/a")
-    assert re.fullmatch(r"left out: runs/b/begun has no metrics\.jsonl.*\n", said.err)
+    assert re.fullmatch(r"skipped: runs/b/begun has no metrics\.jsonl.*\n", said.err)
     page = Page((tmp_path / "compare.html").read_text())
     assert page.headings[0] == "b/2026 and b/2027 and a/2026"
     start = page.texts.index("seed")
