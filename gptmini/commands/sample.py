@@ -92,7 +92,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--min-p",
         type=float,
-        help="draw only from tokens at least this many times as probable as the most probable token",
+        help="draw only from tokens at least this many times as probable as the most probable token (default: all)",
     )
     parser.add_argument(
         "--repetition-penalty",

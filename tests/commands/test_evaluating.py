@@ -89,7 +89,7 @@ def test_weights_that_are_nan_are_no_figures(script, trained, options):
     torch.save(contents, "nan.ckpt")
     result = script("evaluate", "nan.ckpt", "--text", "stories.jsonl", *options)
     assert (result.code, result.out, result.err.count("\n")) == (1, "", 1), result
-    assert "nan.ckpt must give" in result.err
+    assert "nan.ckpt" in result.err
 
 
 def test_models_of_other_tokenizers_are_compared_by_document(script, trained, tmp_path, short):
