@@ -90,7 +90,7 @@ def main(arguments: list[str] | None = None) -> None:
         )
     run = named_run(options.run, saved=True)
     checkpoint = find_checkpoint(run)
-    contents = read_checkpoint(checkpoint, mapped=True)  # without the optimizer state
+    contents = read_checkpoint(checkpoint, mapped=True)  # leaves the optimizer state on disk
     model, tokenizer = model_and_tokenizer(contents, checkpoint)
     published = published_in(contents["gptmini"])
 
