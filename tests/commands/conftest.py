@@ -1,4 +1,4 @@
-"""Scripts run inside the test's process: the same code as from a shell, without its seconds of imports."""
+"""Run commands and scripts in the test's process: the same code as in a shell, without seconds of imports."""
 
 import runpy
 import shutil
@@ -20,7 +20,7 @@ PREPARED = ("data=text", "data.path=my.txt", "tokenizer=byte")
 
 
 def pytest_collection_modifyitems(items):
-    """A test of a whole command is slow: to compose a configuration takes a quarter of a second, and a run a half."""
+    """Mark tests of entire commands as slow: composing a configuration takes 0.25 s, and a run 0.5 s."""
     for item in items:
         if {"script", "type_command"} & {*item.fixturenames}:
             item.add_marker(pytest.mark.slow)
@@ -39,14 +39,14 @@ def composed_once():
 
 @dataclass
 class Result:
-    """What a script did."""
+    """Exit code and output of a command."""
 
     code: int
     out: str
     err: str
 
     def assert_refused(self, *said):
-        """It ended in one line that says all this, and with exit code 2."""
+        """Assert that the command printed one error line with these words, and exited with code 2."""
         assert self.code == 2, self
         assert self.err.startswith("error: "), self.err
         assert self.err.count("\n") == 1, self.err
@@ -77,7 +77,7 @@ def script(tmp_path, monkeypatch, capsys):
 
 @dataclass
 class Kept:
-    """What something left: a copy of its working folder, and what it returned."""
+    """A copy of the working folder of an action, and the action's result."""
 
     folder: Path
     result: object

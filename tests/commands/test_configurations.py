@@ -1,4 +1,4 @@
-"""Options, experiments and parts: those of gptmini, those in a folder of the user's own, and those that are typed."""
+"""Options, experiments and components: gptmini's own, the user's, and those on the command line."""
 
 import re
 import shlex
@@ -20,7 +20,7 @@ OPTIONS = sorted(
     if group.is_dir()
     for option in group.glob("*.yaml")
 )
-# What must be given with an option.
+# Required keys of an option.
 NEEDED = {
     "text": ["data.path=my.txt"],
     "tokens": ["data.path=my.txt"],
@@ -43,7 +43,7 @@ LONG = ("trainer.max_steps=8",)
 
 @pytest.fixture
 def write(script, tmp_path):
-    """Write a file into mine, a folder of the user's own."""
+    """Write a file into mine, the user's own folder."""
 
     def write_file(name, content):
         path = tmp_path / "mine" / name
@@ -71,7 +71,7 @@ def test_every_option_composes_and_fits_its_class(group, option):
 
 
 @pytest.mark.parametrize(
-    # nanogpt is the number of parameters that nanoGPT prints of the model that it trains at these sizes.
+    # nanogpt is the number of parameters that nanoGPT prints for its model of these sizes.
     ("experiment", "vocab_size", "nanogpt"),
     [
         ("nanogpt_cpu", 65, 0.80e6),
@@ -92,7 +92,7 @@ def test_files_of_ones_own_choose_each_other_and_change_values(write):
     write("optimizer/own.yaml", "_target_: my.Lion\nrate: 3\nmore: {deep: 1}")
     write("callbacks/careful.yaml", f"defaults: [default, _self_]\nstop: {STOP}\nsamples: null")
     write("common/base.yaml", "seed: 7")
-    write("callbacks/broken.yaml", "a: [")  # a file that no run uses breaks none
+    write("callbacks/broken.yaml", "a: [")  # an unused broken file has no effect
     write(
         "experiment/mine.yaml",
         f"{GLOBAL}defaults:\n  - smoke\n  - /common/base@_global_\n"
@@ -107,8 +107,7 @@ def test_files_of_ones_own_choose_each_other_and_change_values(write):
     assert (config.callbacks.stop.patience, config.callbacks.pictures) == (9, None)
 
 
-# The classes that docs/configuring.md describes, in a file in the folder where the command is typed, which imports
-# another file there.
+# The classes that docs/configuring.md describes. Their file is in the current folder, and imports another file there.
 MINE = """
 import lightning
 import torch
@@ -195,7 +194,7 @@ def test_a_callback_of_a_run_folder_is_called_only_if_it_is_typed_again(script, 
     )
     assert last(newest())["global_step"] == 4
 
-    # The callback remembers that it has waited, and ends the run again.
+    # The callback restores its counter, and ends the run again.
     typed = script("train", "resume=runs/latest", f"+callbacks.stop={STOP}")
     assert typed.code == 0
     assert "early    at step 6 of 8: " in typed.out
@@ -220,7 +219,7 @@ def test_a_folder_of_ones_own_adds_options_and_its_parts_survive_a_resume(script
     )
     folder = ("--config-dir", "mine")
 
-    # The command that is printed after a stop names the folder too.
+    # The command printed after a stop includes --config-dir.
     limited = ("experiment=mine", "trainer.max_time=0.001")
     stopped = script("train", *folder, *short, *LONG, *limited)
     assert re.search(r"\nnext .* resume=\S+ --config-dir mine\n", stopped.out), stopped.out
@@ -233,7 +232,7 @@ def test_a_folder_of_ones_own_adds_options_and_its_parts_survive_a_resume(script
     resumed = script("train", *folder, *unlimited)
     assert "early    at step 4 of 8: " in resumed.out
 
-    # Without the file that names the class of the callback, the run cannot go on.
+    # Without the file that defines the callback's class, the run cannot be resumed.
     write("callbacks/careful.yaml", "a: [")
     script("train", *folder, "resume=runs/latest").assert_refused("mine/callbacks/careful.yaml")
 

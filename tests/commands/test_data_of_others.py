@@ -51,7 +51,7 @@ def test_a_mixture_is_trained_on_and_its_passes_are_told(script, short, tmp_path
     resumed = script("train", "resume=runs/latest", "trainer.max_steps=201")
     assert resumed.code == 0, resumed.err
 
-    # An evaluation reads of each source as the validation of the run did.
+    # An evaluation reads the same part of each source as the run's validation.
     best = re.search(r"^best +val loss (\d+\.\d+), ", resumed.out, re.MULTILINE)[1]
     evaluated = script("evaluate", "runs/latest", "--max-tokens", "200")
     assert re.search(r"^loss +(\d+\.\d+) ", evaluated.out, re.MULTILINE)[1] == best

@@ -1,4 +1,4 @@
-"""budget=: what a command with it chooses, keeps, says and refuses."""
+"""Commands with budget=: what they choose, keep, print and refuse."""
 
 import json
 
@@ -34,7 +34,7 @@ def few_steps(monkeypatch):
 
 @pytest.fixture
 def dialled(script, once):
-    """What was said by a run of a minute, of which the text needs little."""
+    """Output of a run with a budget of one minute; preparing its text takes little of it."""
     result = once("dialled", lambda: script("train", *TEXT, "budget=1m")).result
     assert result.code == 0, result
     return result.out
@@ -54,7 +54,7 @@ def test_it_says_what_it_has_chosen(dialled):
     said = next(line for line in dialled.splitlines() if "chosen: " in line)
     assert f"{config.model.n_layers} blocks of width {config.model.d_model}," in said
     assert f" {config.trainer.max_steps} steps: " in said
-    # A step reads 2,048 tokens, and the text is passed four times at most.
+    # A step reads 2,048 tokens, and the run has at most four epochs.
     passes = float(said.partition(" steps: ")[2].partition(" ")[0])
     assert 3 < passes <= 4
 
@@ -93,7 +93,7 @@ def test_what_is_typed_stays_and_the_rest_is_chosen(script):
     assert script("train", *TEXT, "budget=1m", *kept).code == 0
     config = config_of(newest())
     assert config["model"]["n_layers"] == 1
-    assert config["model"]["d_model"] != 128  # that of the configuration
+    assert config["model"]["d_model"] != 128  # the value in the configuration
     assert config["trainer"]["max_steps"] == 2
     assert config["trainer"]["global_batch_size"] == 4
     assert "vocab_size" not in config["tokenizer"]
@@ -123,7 +123,7 @@ def test_gptmini_prepare_shows_its_configuration_and_chooses_nothing(script, tmp
 def test_pictures_that_do_not_fit_the_chosen_model_are_refused_before_the_text_is_prepared(
     script, tmp_path
 ):
-    """The model of the configuration has four heads, and the chosen one three."""
+    """The configured model has four heads, the chosen model three."""
     pictures = ("callbacks.pictures.heads=[3]", "callbacks.samples=null")
     result = script("train", "data=text", "data.path=my.txt", "budget=1m", *pictures)
     result.assert_refused("callbacks.pictures.heads", "[3]")

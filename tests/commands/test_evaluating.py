@@ -1,4 +1,4 @@
-"""Evaluation from the command line: on which text, by which convention, with which intervals, and compared."""
+"""gptmini evaluate: text, conventions, intervals and comparison."""
 
 import json
 import math
@@ -64,11 +64,11 @@ def test_text_and_its_prepared_folder_give_the_same_figures(script, trained, tmp
         if not options:
             records = map(json.loads, (tmp_path / "stories.jsonl").read_text().splitlines())
             n_bytes = sum(len(record["text"]) for record in records)
-            assert by_text["models"][0]["bytes"] == n_bytes - 1  # nothing predicts the first
+            assert by_text["models"][0]["bytes"] == n_bytes - 1  # the first byte is not predicted
 
 
 def test_a_run_and_its_evaluation_agree_to_the_last_digit(script, trained):
-    """A validation reads the same windows; the figures of the object add up by the formula of docs/evaluating.md."""
+    """Validation reads the same windows. The figures in the JSON object obey the formula in docs/evaluating.md."""
     lines = (trained / "metrics.jsonl").read_text().splitlines()
     validations = [line for line in map(json.loads, lines) if "val/loss" in line]
     best = min(validations, key=lambda line: line["val/loss"])

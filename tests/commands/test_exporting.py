@@ -1,4 +1,4 @@
-"""Export and import, from the command line to the programs that read what is written."""
+"""gptmini export and import, and the programs that read the exported files."""
 
 import json
 import os
@@ -31,7 +31,7 @@ def test_a_run_is_exported_sampled_imported_and_evaluated(script, trained, tmp_p
 
     card = (tmp_path / "out" / "README.md").read_text()
     (best,) = re.findall(r"validation loss, nats per token: (\d+\.\d+)", card)
-    n_tokens = ("--max-tokens", "64")  # as the run itself validates
+    n_tokens = ("--max-tokens", "64")  # as in the run's validation
     evaluated = script("evaluate", "runs/latest", *n_tokens).out
     loss = re.search(r"^loss +(\S+)", evaluated, re.MULTILINE)[1]
     assert float(loss) == pytest.approx(float(best), abs=2e-4)

@@ -1,4 +1,4 @@
-"""--help shows what a command takes: groups with their options, and each key with its value and its meaning."""
+"""--help prints the groups with their options, and each key with its value and its meaning."""
 
 import re
 from dataclasses import fields
@@ -48,7 +48,7 @@ def leaves(tree, prefix=""):
 
 
 def shown_keys(text):
-    """What the help text shows: for each key what is typed to give it its value, and its meaning."""
+    """Return the value and the meaning of each key in the help text."""
     keys = {}
     key = ""
     for line in text.partition("Current values:\n")[2].splitlines():
@@ -68,7 +68,7 @@ def test_each_key_is_explained_and_shown_as_it_is_typed_to_have_its_present_valu
     assert max(len(line) for line in text.splitlines()) <= 100
 
     keys = shown_keys(text)
-    # Hydra composes what is shown here, and parses what would be typed.
+    # Hydra composes the expected values, and parses the printed overrides.
     expected = dict(leaves(OmegaConf.to_container(compose("train", choices)[0])))
     assert set(keys) == set(expected)
 
@@ -102,14 +102,14 @@ def test_the_meaning_stays_where_an_experiment_changes_the_value(shown):
 
 
 def test_the_meaning_of_an_alternative_lists_its_names():
-    comments = comments_of(CONFIGS / "model" / "gpt2.yaml")[1]  # with which every other one begins
+    comments = comments_of(CONFIGS / "model" / "gpt2.yaml")[1]  # every other model extends it
     for key, hint in get_type_hints(ModelSettings).items():
         if get_origin(hint) is Literal:
             assert [name for name in get_args(hint) if name not in comments[key]] == [], key
 
 
 def test_each_key_of_each_model_is_explained_and_no_explanation_is_repeated():
-    # A checkpoint alone has the other field.
+    # Only checkpoints have the other field.
     keys = {field.name for field in fields(ModelSettings)} - {"full_context_length"}
     of_gpt2 = comments_of(CONFIGS / "model" / "gpt2.yaml")[1]
     for file in (CONFIGS / "model").glob("*.yaml"):
@@ -125,7 +125,7 @@ def test_each_key_of_each_model_is_explained_and_no_explanation_is_repeated():
 def test_the_groups_and_options_that_a_command_takes_are_listed(shown, command, n_groups):
     text = shown(command=command)
     listed = text.partition("GROUP=NAME:\n")[2].partition("Change any value")[0]
-    listed = re.sub(r",\n +", ", ", listed)  # a long list goes on in the next line
+    listed = re.sub(r",\n +", ", ", listed)  # a long list continues on the next line
     lines = re.findall(r"^  (\w+) +(.+)$", listed, re.MULTILINE)
     assert len(lines) == n_groups
 

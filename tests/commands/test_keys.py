@@ -1,4 +1,4 @@
-"""Every YAML composes, and every key in them takes effect: each is changed, and something that it is for changes."""
+"""Every YAML file composes, and every key takes effect: changing it changes an output that it controls."""
 
 import hashlib
 import json
@@ -20,8 +20,8 @@ SHAKESPEARE = "data=shakespeare data.sha256=null data.path=my.txt"
 RECORDS = "data.path=records.jsonl"
 BPE = "tokenizer=bpe tokenizer.vocab_size=270"
 
-# For each key: another value, with what must change beside it; the observable that must change; and overrides of the
-# run to compare with, where that is not the tiny run.
+# For each key: another value, with other overrides that it requires; the observable that must change; and overrides of
+# the run to compare with, unless it is the tiny run.
 EFFECTS = {
     "name": ("other", "folder"),
     "seed": ("2", "weights"),
@@ -144,7 +144,7 @@ def micro_steps(checkpoint):
 
 
 def observe(script, overrides):
-    """Everything that a run shows of itself, by name."""
+    """Every observable of a run, by name."""
     result = script("train", *overrides)
     if result.code:
         return {"error": result.err}
@@ -192,7 +192,7 @@ def observe(script, overrides):
 
 @pytest.fixture
 def world(script, tmp_path, monkeypatch):
-    """A working folder with the files that changed keys name, where compiling costs nothing."""
+    """A working folder with the files that changed keys name. Compiling is replaced by a no-op."""
     text = (tmp_path / "my.txt").read_text()
     (tmp_path / "other.txt").write_text(text.upper())
     records = [{"text": line, "body": line.upper()} for line in text.splitlines()]
@@ -211,7 +211,7 @@ OBSERVED = {}
 
 @pytest.fixture
 def observe_once(world):
-    """Everything that a run with these overrides shows of itself. Tests that compare with the same run share it."""
+    """Every observable of a run with these overrides. Tests that compare with the same run share it."""
 
     def observe_or_recall(overrides):
         if overrides not in OBSERVED:
@@ -327,6 +327,6 @@ def test_observables_are_told_apart_by_an_unchanged_run(world, short):
     first = observe(world, (*short, "logger=none"))
     second = observe(world, (*short, "logger=none"))
 
-    # What differs in the tests above therefore differs because of the key.
+    # So a difference in the tests above is due to the key.
     same = {name for name in first if first[name] == second[name]}
     assert same == set(first)

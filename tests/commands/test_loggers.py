@@ -1,4 +1,4 @@
-"""Loggers by name: what each keeps of a run is what TensorBoard keeps of it."""
+"""Each logger stores the same values of a run as TensorBoard."""
 
 import csv
 import os
@@ -26,14 +26,14 @@ def run(script, short, tmp_path):
 
 
 def curve(folder, tag):
-    """Every value of a tag by its step, as TensorBoard's own reader has it."""
+    """Every value of a tag by step, from TensorBoard's own reader."""
     events = EventAccumulator(str(folder)).Reload()
     return {event.step: event.value for event in events.Scalars(tag)}
 
 
 @pytest.fixture
 def expected(script, short, once):
-    """Validation loss by step of a run with the default logger, as TensorBoard's own reader has it."""
+    """Validation loss by step of a run with the default logger, from TensorBoard's own reader."""
     once("with the default logger", lambda: script("train", *short))
     return curve(newest(), "val/loss")
 
@@ -128,7 +128,7 @@ def test_weights_and_biases_are_given_the_curves_and_what_the_configuration_says
 
     given = start.call_args.kwargs
     assert (given["project"], given["entity"], given["resume"]) == ("mine", "team", "never")
-    # Lightning tells Weights & Biases by the environment to stay offline.
+    # Lightning sets an environment variable that keeps Weights & Biases offline.
     assert os.environ["WANDB_MODE"] == "dryrun"
     assert given["dir"] == str(folder.relative_to(Path.cwd()))
 

@@ -1,4 +1,4 @@
-"""Every mistake ends in one line that names the key, the value and the remedy, with exit code 2, and changes no run.
+"""Every mistake gives one line with the key, the value and the fix, and exit code 2. It changes no run.
 
 The tests of each package hold its own messages; here each command shows one of them.
 """
@@ -23,7 +23,7 @@ FULL = Path("/dev/full")  # Linux: every write to it fails as on a full disk
 TINY = "train experiment=smoke data=text"
 STOP = "_target_: lightning.pytorch.callbacks.EarlyStopping"
 
-# What a user types after gptmini, and words of the line: keys, values, options and what to type instead.
+# Arguments of gptmini, and words of the error line: keys, values, options and the right form.
 PROGRAM = [
     ("trian", "trian train"),
     ("train --multirunn", "--multirunn --multirun"),
@@ -54,7 +54,7 @@ KEYS = [
     ("train optimizer=adamw optimizer.momentum=0.9", "optimizer.momentum optimizer=muon"),
     ("train +callbacks.scalar.every_steps=7", "callbacks.scalar callbacks.scalars _target_"),
     ("train model=tyny", "tyny model=tiny"),
-    # Keys by which Hydra would do something else than gptmini.
+    # Keys that would make Hydra do something else than gptmini.
     ("train hydra.run.dir=out", "hydra.run.dir folder= runs_dir= data_dir="),
     ("prepare hydra.run.dir=out", "hydra.run.dir"),
     ("train -m hydra.run.dir=out seed=1,2", "hydra.run.dir"),
@@ -205,7 +205,7 @@ MISTAKES = [*PROGRAM, *KEYS, *NOTATION, *VALUES, *PARTS, *PLACES, *RUNS, *SWEEPS
 
 @pytest.fixture
 def refused(script, tmp_path, monkeypatch, capsys):
-    """The line that a command line is refused with; script has written my.txt into the working folder."""
+    """The error line of a command line. script has written my.txt into the working folder."""
     (tmp_path / "empty.txt").touch()
     (tmp_path / "letter.txt").write_text("a")
     (tmp_path / "latin.txt").write_bytes("café".encode("latin-1") * 99)
@@ -223,7 +223,7 @@ def refused(script, tmp_path, monkeypatch, capsys):
         (tmp_path / "mine" / name).touch()
     # The program adds a finder of modules in the working folder.
     monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])
-    # No port of this machine answers there.
+    # No server answers on this port.
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
 
     def run(typed):
@@ -244,7 +244,7 @@ def refused(script, tmp_path, monkeypatch, capsys):
 
 
 def assert_names(line, words):
-    """A line has all these words, each as a whole word. How it puts them together is free."""
+    """Assert that a line has all these words, each as a separate word. The sentence around them is free."""
     for word in words.split():
         end = "" if word.endswith(("/", "=")) else r"(?!\w)"
         assert re.search(rf"(?<!\w){re.escape(word)}{end}", line), (word, line)
@@ -261,7 +261,7 @@ def test_a_mistake_is_one_line(refused, typed, words):
 
 TUNE = f"{TINY} data.path=my.txt init_from=runs/latest"
 TEXT = "evaluate runs/latest --text"
-# What is typed where runs/latest is a run that has trained four steps of experiment=smoke on bytes.
+# Command lines with a run runs/latest that has trained four steps of experiment=smoke on bytes.
 OF_RUN = [
     (f"{TUNE} model.n_layers=3", "model.n_layers 1 3 dropout context_length"),
     (f"{TUNE} model.d_ff=20", "model.d_ff None 20"),
@@ -310,7 +310,7 @@ def test_a_mistake_about_a_run_is_one_line_and_changes_nothing(refused, typed, w
 GLOBAL = "# @package _global_\n"
 CHANGED = "defaults: [modern, _self_]\n"
 FEWER = "defaults: [override /callbacks: none]\ncallbacks: {scalars: {every_steps: 5}}"
-# What a file of the user's own holds, which is chosen as an option of its group, and words of the line.
+# The content of a user's own option file, and words of the error line.
 FILES = [
     ("experiment", "seed: 5", "experiment # @package _global_"),
     ("experiment", GLOBAL + "lr: 0.5", "lr optimizer.lr"),

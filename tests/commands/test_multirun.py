@@ -1,4 +1,4 @@
-"""gptmini train -m is Hydra's own: each job is a run, in this process or in those of a launcher."""
+"""gptmini train -m is Hydra's multirun: each job is a run, in this process or in a launcher's processes."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from run_folders import config_of, last
 
 @pytest.fixture
 def own_joblib_processes():
-    """Processes of joblib for one test: it would keep them, and with them their working folder, for other tests."""
+    """Processes of joblib for one test. joblib would reuse them, with their working folder, in other tests."""
     from joblib.externals.loky import get_reusable_executor
 
     get_reusable_executor().shutdown(wait=True)
@@ -17,7 +17,7 @@ def own_joblib_processes():
 
 
 def assert_runs(tmp_path, *rates):
-    """The runs of the name sweep are those of these learning rates, and each has trained to its last step."""
+    """Assert that the runs named sweep have these learning rates, and that each run has finished."""
     runs = sorted((tmp_path / "runs" / "sweep").iterdir())
     assert sorted(config_of(run)["optimizer"]["lr"] for run in runs) == sorted(rates)
     for run in runs:

@@ -1,4 +1,4 @@
-"""A run prints its lines once, and keeps them in train.log, also where Rich would show them in its own way."""
+"""A run in a notebook prints its lines once and writes them to train.log, although Rich formats output there itself."""
 
 import pytest
 
@@ -9,7 +9,7 @@ SECONDS = 300  # other tests may share the cores
 
 @pytest.fixture
 def cells(script, tmp_path, monkeypatch):  # script writes the text my.txt
-    """Run the code of cells in one kernel of IPython; returns the outputs of each cell."""
+    """Run the code of cells in one IPython kernel, and return the outputs of each cell."""
     nbclient = pytest.importorskip("nbclient", reason="pip install 'gptmini[dev]'")
     pytest.importorskip("ipykernel", reason="pip install 'gptmini[dev]'")
     from nbformat.v4 import new_code_cell, new_notebook

@@ -1,4 +1,4 @@
-"""Files in the working folder are run for the classes that a configuration names, and never in a library's place."""
+"""Files in the working folder are imported for classes that a configuration names, and never replace a library."""
 
 import os
 import subprocess
@@ -14,7 +14,7 @@ EXECUTED = "raise SystemExit('a file of the working folder was executed')"
 
 @pytest.fixture
 def without(monkeypatch):
-    """Let a library be found nowhere that packages are installed, as if pip had not installed it."""
+    """Hide an installed library, as if pip had not installed it."""
 
     class Uninstalled:
         @staticmethod

@@ -1,4 +1,4 @@
-"""Paths and names of any characters work wherever one is typed, and the printed commands name them for a shell."""
+"""Paths and names may have any characters. Printed commands quote them for a shell."""
 
 import os
 import re
@@ -12,7 +12,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from gptmini.configuration.overrides import as_override, in_hydras_grammar, quoted
 from gptmini.untrusted import read_yaml
 
-# Each holds characters that Hydra's grammar lacks, or that mean something else to it.
+# Each has characters that Hydra's grammar lacks or interprets.
 ODD = [
     *("jörg", "a b", "a (1)", "a,b", "a=b", "it's", 'say "x"', "#1", "[x]", "{x}", "a$b", "50%"),
     *("a\\b", "ö\\", 'ö\\"', "a&b;c!d`e^f<g>", "2024", "1e3", "true", "glob(x)", "str(1)x"),
@@ -22,7 +22,7 @@ FOLDER = "jörg's (a,b) #1 [x] {y} $%=&"
 
 
 def read_by_hydra(line):
-    """The value of an override as Hydra's own parser reads it."""
+    """The value of an override, read by Hydra's own parser."""
     return OverridesParser.create().parse_override(line).value()
 
 
@@ -71,14 +71,14 @@ def test_a_sweep_over_paths_stays_a_sweep(typed, values):
     override = OverridesParser.create().parse_override(line)
     swept = [text.strip('"') for text in override.sweep_string_iterator()]
     assert swept == values
-    # A job is read once more as a command line of its own, and means the same there.
+    # The command line of a job is parsed again, and has the same meaning.
     key = override.key_or_group
     for text in override.sweep_string_iterator():
         assert in_hydras_grammar([f"{key}={text}"]) == [f"{key}={text}"]
 
 
 def words_of(command):
-    """The words into which bash divides a command that is pasted into it."""
+    """The words into which bash splits a pasted command."""
     pasted = ["bash", "-c", f"printf '%s\\0' {command}"]
     result = subprocess.run(pasted, capture_output=True, text=True, check=True)
     return result.stdout.split("\0")[:-1]

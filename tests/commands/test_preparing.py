@@ -1,4 +1,4 @@
-"""gptmini prepare: what it says, what it accepts, and what it refuses."""
+"""gptmini prepare: its output, and what it accepts and refuses."""
 
 import json
 import re
@@ -118,7 +118,7 @@ def test_inspect_shows_what_is_in_the_folder(script, tmp_path):
 
 
 def test_bytes_a_token_are_those_of_all_tokens_also_where_the_loss_counts_answers(script, tmp_path):
-    """Every line that gives them beside the number of all tokens."""
+    """Test every line that prints them beside the number of all tokens."""
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "config.json").write_text(json.dumps(LLAMA))
     template = (

@@ -25,7 +25,7 @@ from gptmini.job import train
 from run_folders import config_of, last, newest
 
 COMMAND_FILES = {path.stem for path in (Path(gptmini.__file__).parent / "commands").glob("*.py")}
-# Runs gptmini, and sends it a Ctrl-C while it imports a module.
+# Run gptmini, and send it Ctrl-C while it imports a module.
 INTERRUPTED = """
 import os, runpy, signal, sys
 
@@ -39,7 +39,7 @@ sys.argv = sys.argv[2:]
 sys.meta_path.insert(0, Interrupting())
 runpy.run_module("gptmini", run_name="__main__")
 """
-# Runs commands, and prints at its end which modules it has loaded.
+# Run commands, and print the loaded modules at exit.
 PROBE = """
 import atexit, json, sys
 from gptmini.commands import run
@@ -48,7 +48,7 @@ for line in sys.argv[1:]:
     name, *arguments = line.split()
     run(name, arguments)
 """
-# A program that ends by a bug, and tells where it ends without taking Python down.
+# A program that fails with a bug, and reports whether it ends without finalizing Python.
 FAILING = """
 import os
 import gptmini.__main__
@@ -64,13 +64,13 @@ os._exit = end_at_once
 gptmini.__main__.commands.main = fail
 gptmini.__main__.main()
 """
-# What is registered before the program begins is called when Python is taken down.
+# A handler that was registered before the program starts is called when Python finalizes.
 REGISTERED = f"import atexit; atexit.register(print, 'taken down', end=''){FAILING}"
 
 
 @pytest.fixture
 def program(monkeypatch, capsys):
-    """Run gptmini with arguments in this process: exit code, output and errors."""
+    """Run gptmini with arguments in this process; return exit code, stdout and stderr."""
 
     def run(*arguments):
         monkeypatch.setattr(sys, "argv", ["/somewhere/bin/gptmini", *arguments])
@@ -88,7 +88,7 @@ def program(monkeypatch, capsys):
 
 @pytest.fixture
 def trained(script, short, once):
-    """A trained run in the working folder, which has validated on the whole held-out text; what it has said."""
+    """Output of a trained run in the working folder. The run has validated on all held-out text."""
     result = once("trained", lambda: script("train", *short, "trainer.val_tokens=null")).result
     assert result.code == 0, result.err
     return result.out
@@ -133,7 +133,7 @@ def test_evaluate_repeats_the_loss_that_training_saw_from_any_folder(
     assert re.search(rf"^loss +{loss} nats per token  \[", measured, re.MULTILINE)
     assert re.search(rf"^bits per byte +{bits}  \[", measured, re.MULTILINE)
 
-    # The tokens lie where they lay beside the run.
+    # The tokens keep their place relative to the run.
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
     there = script("evaluate", "../runs/latest", "--batch-size", "5")
@@ -160,7 +160,7 @@ def test_the_name_of_runs_means_the_newest_one_and_says_so(program, trained):
 
 
 def loaded_by(*commands):
-    """The libraries that commands have loaded in a process of their own."""
+    """The libraries that commands load in a separate process."""
     result = subprocess.run(
         [sys.executable, "-c", PROBE, *commands], capture_output=True, text=True, check=False
     )
@@ -312,4 +312,4 @@ def test_what_runs_leave_behind_is_collected():
         del cycle
 
     assert gc.collect() > 0
-    assert gc.get_freeze_count() == frozen  # only the first start-up of a process is set aside
+    assert gc.get_freeze_count() == frozen  # only the first start-up of a process freezes objects

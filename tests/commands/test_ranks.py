@@ -1,4 +1,4 @@
-"""Runs of several ranks: how they are started, what they agree on, and what becomes of them when one is lost.
+"""Runs of several ranks: how they start, what they agree on, and what happens when one is lost.
 
 Each rank that torch's launcher starts imports torch and Lightning, so that a test here takes up to 10 seconds.
 """
@@ -31,7 +31,7 @@ NEEDS_PROC = pytest.mark.skipif(
 
 @pytest.fixture
 def start(script):  # script writes the text my.txt
-    """Start programs in processes of their own, which end with the test; without a name it is gptmini."""
+    """Start programs in separate processes that end with the test. The default program is gptmini."""
     started = []
 
     def run(*arguments, **options):
@@ -47,7 +47,7 @@ def start(script):  # script writes the text my.txt
 
 
 def printed_by(*processes):
-    """What processes have printed, once they have ended without an error."""
+    """Wait until processes end without an error, and return their output."""
     printed = [process.communicate(timeout=PATIENCE)[0] for process in processes]
     for process, text in zip(processes, printed, strict=True):
         assert process.returncode == 0, text
@@ -65,14 +65,14 @@ def first_step(process):
 
 
 def free_port():
-    """A port of this machine that is free at this moment."""
+    """A free port of this machine."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return listener.getsockname()[1]
 
 
 def tasks_of_srun(start, *arguments, **variables):
-    """Train as two tasks of srun, on a pretended machine each, with a port that the user has chosen."""
+    """Train as two tasks of srun, each on a simulated machine, with a port set by the user."""
     port = str(free_port())
     tasks = []
     for rank in range(2):
@@ -94,13 +94,13 @@ def tasks_of_srun(start, *arguments, **variables):
 
 
 def folder_of(name):
-    """The folder of the only run of a name."""
+    """The folder of the only run with a name."""
     (folder,) = Path("runs", name).iterdir()
     return folder
 
 
 def test_torchrun_and_srun_train_the_weights_of_one_process(script, short, start, tmp_path):
-    """torchrun on two pretended machines, under FSDP2, and srun with the weights of a run; each makes one folder."""
+    """torchrun on two simulated machines with FSDP2, and srun with init_from=. Each creates one run folder."""
     alone = script("train", *short, "name=straight").out
     weights = last(newest())["state_dict"]
 
@@ -164,7 +164,7 @@ def test_no_rank_leaves_before_the_first_one_has_put_the_job_into_the_queue(shor
 
 
 def test_a_run_of_which_a_rank_hangs_ends_and_says_so(short, start):
-    # One rank begins up to 3 seconds after the other one, which must wait for it.
+    # One rank starts up to 3 seconds after the other, which must wait for it.
     tasks = tasks_of_srun(start, *short, *ENDLESS, "trainer.timeout=5")
     first_step(tasks[0])
     tasks[1].send_signal(signal.SIGSTOP)
@@ -177,7 +177,7 @@ def test_a_run_of_which_a_rank_hangs_ends_and_says_so(short, start):
 def test_the_launcher_hands_on_all_signals_and_a_rank_that_was_killed_is_named(
     script, short, monkeypatch
 ):
-    """torch's launcher is a pretended one here: it is given its settings, and tells of a lost rank."""
+    """torch's launcher is simulated: it receives its settings and reports a lost rank."""
     settings = []
 
     def launcher(config, entrypoint):
@@ -198,7 +198,7 @@ def test_the_launcher_hands_on_all_signals_and_a_rank_that_was_killed_is_named(
 
 
 def ranks_of(process):
-    """Ids of the ranks that a run has started, in their order."""
+    """Process ids of the ranks that a run launched, in order."""
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
     return sorted(map(int, children))
 
@@ -235,7 +235,7 @@ def test_ranks_whose_launcher_is_killed_while_they_start_end_and_free_its_pipe(s
 
 
 def test_a_signal_to_the_command_saves_the_run_of_all_ranks(short, start, tmp_path):
-    """Ranks find a class of the user's own in the working folder, and no file there hides a library from them."""
+    """Ranks find the user's own class in the working folder. A file there cannot replace a library."""
     (tmp_path / "ranked.py").write_text("import lightning\nclass Mine(lightning.Callback): pass\n")
     (tmp_path / "hydra.py").write_text("raise SystemExit('executed')")
     run = start("train", *short, *ENDLESS, TWO, "+callbacks.mine._target_=ranked.Mine")
@@ -257,13 +257,13 @@ def test_a_run_goes_on_with_more_processes_and_then_with_fewer(script, short):
     assert script("train", *short, "name=straight").code == 0
     expected = last(newest())
 
-    # trainer.batch_size=auto finds a device's whole share of the global batch of 4.
+    # trainer.batch_size=auto finds each device's full share of the global batch of 4.
     at_once = "trainer.max_time=1e-3"  # stops after the first step
     stopped = script("train", *short, "name=moved", at_once, "trainer.batch_size=auto").out
     assert "stopped  by the time limit at step 1; saved as" in stopped
     assert state_of_run() == (1, 4)
 
-    # A batch size that does not divide the share of a device is lowered, and the user is told.
+    # A batch size that does not divide a device's share is lowered, with a note.
     assert script("train", "resume=runs/latest", TWO).code == 0
     with_more = (newest() / "train.log").read_text()
     assert "trainer.batch_size=4 does not divide the 2 sequences of each of 2 devices" in with_more

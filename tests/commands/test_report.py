@@ -1,4 +1,4 @@
-"""The page that gptmini report writes: complete, alone, safe, and about the run that was named."""
+"""The page of gptmini report: complete, self-contained, safe, and about the right run."""
 
 import csv
 import math
@@ -16,7 +16,7 @@ from gptmini.training import MetricsLogger
 
 
 class Page(HTMLParser):
-    """What a browser would load and show of a page."""
+    """Everything that a browser would load and display of a page."""
 
     def __init__(self, text):
         super().__init__()
@@ -42,7 +42,7 @@ class Page(HTMLParser):
 
 
 def write_run(folder, *, seed, losses):
-    """A run folder as a run leaves it, with one validation after each step."""
+    """Write a run folder with one validation after each step."""
     folder.mkdir(parents=True)
     config = {"name": folder.parent.name, "seed": seed, "model": {"n_layers": 2}}
     (folder / "config.yaml").write_text(yaml.safe_dump(config))
@@ -92,9 +92,9 @@ def test_the_page_of_a_trained_run_has_everything_and_needs_nothing_else(script,
     ]
     n_charts = sum(len(charts) for charts in LAYOUT.values())
     drawings = [r for r in page.references if r.startswith("data:image/svg+xml;")]
-    assert len(drawings) == n_charts - 2  # no step was bad, and no peak is known
+    assert len(drawings) == n_charts - 2  # there is no bad step and no known peak
     pictures = [r for r in page.references if r.startswith("data:image/png;")]
-    assert len(pictures) == 3 * 2  # three of the first validation, three of the last
+    assert len(pictures) == 3 * 2  # three at the first validation, three at the last
 
     # It has the figures of the log.
     assert "blocks.*.attention.qkv.weight" in page.texts
@@ -113,7 +113,7 @@ def test_runs_are_laid_over_each_other_with_what_differs(runs, script, tmp_path)
     start = page.texts.index(differs)
     assert page.texts[start + 1 : start + 9] == ["a", "b", "name", "a", "b", "seed", "1", "2"]
     samples = [text for text in page.texts if text.startswith("sample ")]
-    assert samples == ["sample 1, step 3", "sample 2, step 1"]  # the newest of each
+    assert samples == ["sample 1, step 3", "sample 2, step 1"]  # the latest of each
 
 
 def test_what_a_model_writes_is_text_in_the_page(runs, script):
@@ -174,7 +174,7 @@ def test_a_folder_of_runs_means_the_newest_and_compared_all(runs, script, tmp_pa
     said = script("report", "runs/b")
     assert said.err == "using runs/b/2027, the newest run in runs/b\n"
 
-    # In a comparison, a run of the folder that has nothing to show yet is left out.
+    # A comparison skips a run of the folder that has nothing to show yet.
     (tmp_path / "runs" / "b" / "begun").mkdir()
     (tmp_path / "runs" / "b" / "begun" / "config.yaml").write_text("seed: 4")
     said = script("report", "--compare", "runs/b", "runs/a")

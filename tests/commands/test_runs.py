@@ -1,4 +1,4 @@
-"""gptmini runs lists every run: what was typed for it, how far it is and how well it does."""
+"""gptmini runs lists every run with its overrides, steps and best loss."""
 
 import json
 import re
@@ -14,7 +14,7 @@ from gptmini.runs.run_folder import locked
 
 @pytest.fixture
 def two_runs(script, short, once):
-    """A run that is done, and one that was stopped after its first step."""
+    """A finished run, and a run that was stopped after its first step."""
 
     def train():
         kept_to_itself = ("name=done", "trainer.threads=1")
@@ -54,7 +54,7 @@ def test_each_run_has_its_state_step_best_loss_and_what_was_typed(script, short,
     name, state, step, *_, changed = row_of(result, cut)
     assert (state, step) == ("stopped by the time limit", "1 of 4")
     assert changed.endswith("trainer.max_time=1e-3")
-    # latest is another name of the newest, and no run of its own.
+    # latest is a link to the newest run, not another run.
     assert len(result.out.splitlines()) == 3
 
 
@@ -74,14 +74,14 @@ def test_a_run_that_a_callback_ended_says_so_and_is_complete(script, short):
     assert script("train", *typed).code == 0
     assert row_of(script("runs"), "runs/early")[1:3] == ["ended by EarlyStopping", "2 of 9"]
 
-    # Typed again, as a scheduler does, the command trains no further.
+    # A scheduler may repeat the command; it does not train further.
     result = script("train", *typed)
     assert result.code == 0, result.err
     said = "done     runs/early was ended by EarlyStopping at step 2; "
     assert result.out.startswith(said)
     assert row_of(script("runs"), "runs/early")[1:3] == ["ended by EarlyStopping", "2 of 9"]
 
-    # More steps, or resume=, ask for more.
+    # More steps, or resume=, train further.
     assert "step 3/20" in script("train", *typed, "trainer.max_steps=20").out
     assert "step 4/20" in script("train", "resume=runs/early").out
 
@@ -90,14 +90,14 @@ def test_a_killed_run_is_at_the_step_of_its_checkpoint(script, short):
     typed = (*short, "trainer.max_steps=9", "callbacks.checkpoints.every_steps=3")
     with killed(5, "on_train_batch_end"):
         script("train", *typed, "folder=runs/killed")
-    # last.ckpt is of step 3, and best.ckpt of step 4, from which the run goes on.
+    # last.ckpt has step 3 and best.ckpt step 4, so the run resumes from best.ckpt.
     assert row_of(script("runs"), "runs/killed")[1:3] == ["killed", "4 of 9"]
 
-    # While it is trained, the newest point of its curves counts.
+    # While it trains, the latest point of its curves counts.
     with locked(Path("runs/killed")):
         assert row_of(script("runs"), "runs/killed")[1:3] == ["running", "5 of 9"]
 
-    # A run that was done before it was killed on its way further is no longer done.
+    # A finished run that is extended and then killed is no longer done.
     assert script("train", "folder=runs/killed", "trainer.max_steps=6").code == 0
     assert row_of(script("runs"), "runs/killed")[1:3] == ["done", "6 of 6"]
     with killed(7, "on_train_batch_end"):
@@ -111,7 +111,7 @@ def test_runs_are_sorted_by_bits_per_byte_or_by_when_they_began(script, two_runs
             line = {"step": 4, "val/loss": loss, "val/bits_per_byte": bits}
             file.write(json.dumps(line) + "\n")
 
-    # The tokens of the third run are shorter: a lower loss, and more bits for each byte.
+    # The third run has shorter tokens: a lower loss, but more bits per byte.
     done, cut = two_runs
     other = done.with_name("2099-01-01_00-00-00")
     shutil.copytree(done, other)

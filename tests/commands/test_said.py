@@ -1,4 +1,4 @@
-"""What a run and a preparation say of themselves."""
+"""Console output of runs and preparations."""
 
 import re
 
@@ -83,7 +83,7 @@ def test_a_tokenizer_that_learned_fewer_ids_than_asked_for_says_so(script, short
     )
 
 
-# What is typed besides sizes, and the name of a run that is given none.
+# Overrides besides the sizes, and the default name of the run.
 NAMES = [
     (["experiment=smoke", "data=text", "data.path=my.txt"], "smoke"),
     ([], "pydoc"),

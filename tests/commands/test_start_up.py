@@ -1,4 +1,4 @@
-"""A rank that gptmini has started does not outlive the process that has started it."""
+"""A rank that gptmini launched does not outlive its launcher."""
 
 import os
 import signal
@@ -11,7 +11,7 @@ import pytest
 
 from gptmini.process import LAUNCHER, SHUTDOWN_TIMEOUT
 
-# Starts a rank, whose program is the first argument, prints its id, and waits.
+# Start a rank with the program in the first argument, print its process id, and wait.
 PARENT = f"""
 import os, subprocess, sys
 environment = dict(os.environ)
@@ -26,7 +26,7 @@ import os, signal, subprocess, time
 from gptmini.process import end_with_launcher
 end_with_launcher()
 """
-# Ranks say when they are where they are to be.
+# Ranks print a line when they reach the tested state.
 IMPORTING = f"{BEGINNING}print('there', flush=True)\ntime.sleep(600)"
 TRAINING = f"""{BEGINNING}
 asked = []
@@ -47,7 +47,7 @@ INHERITED = f"{BEGINNING}print(subprocess.getoutput('echo there ${LAUNCHER}'), f
 
 @pytest.fixture
 def orphaned():
-    """Kill the process that has started a rank; returns what the rank prints then, once it and its pipe are gone."""
+    """Kill the launcher of a rank, wait until the rank and its pipe are gone, and return what the rank printed."""
     started = []
 
     def run(rank, launcher="gptmini", seconds=20):
@@ -86,7 +86,7 @@ def test_a_rank_of_another_launcher_stays(orphaned):
 
 def test_a_launcher_that_is_gone_before_its_rank_looks_is_noticed():
     began = time.monotonic()
-    # No process has this id, so that the parent is another one.
+    # No process has this id, so the parent has another.
     variables = {LAUNCHER: "0", SHUTDOWN_TIMEOUT: "1"}
     rank = subprocess.run([sys.executable, "-c", IMPORTING], env=os.environ | variables)
     assert rank.returncode == -signal.SIGTERM

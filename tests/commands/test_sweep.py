@@ -1,4 +1,4 @@
-"""gptmini sweep checks all that it will train, trains it, and says which is the best.
+"""gptmini sweep checks all runs, trains them, and reports the best.
 
 Runs are pretended ones, tests/pretended_run.py; one test at the end trains real ones.
 """
@@ -24,7 +24,7 @@ SPACE = (RATES, "model.n_layers=1,2")
 
 @pytest.fixture
 def sweep(script, short, monkeypatch):
-    """Type gptmini sweep with the tiny run's overrides; its runs are pretended."""
+    """Run gptmini sweep with the tiny run's overrides. Its runs are simulated."""
     monkeypatch.setattr(sweeping, "TRAIN", TRAIN)
     monkeypatch.setenv("SECONDS_OF_STEP", "0.005")
     return lambda *arguments: script("sweep", *short, *arguments)
@@ -61,7 +61,7 @@ def test_every_combination_is_trained_and_the_best_is_told(sweep, script):
     listed = script("runs", "runs/sweep").out
     assert [f"sweep/{number} " in listed for number in range(4)] == [True] * 4
 
-    # Typed again where its folder was copied to, and computed elsewhere, it trains nothing.
+    # In a copied folder and with other settings of computation, the same command trains nothing.
     Path("runs").rename("copy")
     elsewhere = ("trainer.device=cpu", "trainer.threads=1", "num_workers=1", "data_dir=other")
     again = sweep(*SPACE, *elsewhere, "sweep.retries=0", "--jobs", "3", "runs_dir=copy")
@@ -113,7 +113,7 @@ def test_seeds_are_taken_together_as_mean_and_spread_of_each_setting(sweep):
     gap = float(lines[heading + 2].split()[0]) - float(mean)
     assert gap == pytest.approx(loss_of({"optimizer.lr": "0.02"}), abs=2e-4)
     assert lines[heading + 2].split()[-1] == "0.03"
-    # The command that is advised leaves the seed open.
+    # The recommended command does not set the seed.
     (train,) = [line for line in lines if line.startswith("train ")]
     assert train.endswith("callbacks.pictures=null optimizer.lr=0.01")
 
@@ -159,7 +159,7 @@ def test_gpus_are_shared_in_turn():
     assert sweeping._gpus_of(1, four) == {"CUDA_VISIBLE_DEVICES": "2,3"}
 
 
-def test_tasks_of_srun_are_workers_of_one_sweep(sweep, short, tmp_path):  # whose runs are pretended
+def test_tasks_of_srun_are_workers_of_one_sweep(sweep, short, tmp_path):  # its runs are simulated
     tasks = []
     for number in range(2):
         variables = {
@@ -179,7 +179,7 @@ def test_tasks_of_srun_are_workers_of_one_sweep(sweep, short, tmp_path):  # whos
     assert [text.count("best     val loss") for text in said] == [1, 0]
     assert sum(text.count("started") for text in said) == 4
 
-    # A run takes itself for no task.
+    # A run does not consider itself a task of srun.
     notes = (tmp_path / "runs" / "sweep" / "notes" / "0.jsonl").read_text().splitlines()
     assert json.loads(notes[0])["variables"] == []
 
@@ -192,7 +192,7 @@ def test_real_runs_are_trained_as_their_values_say_and_pruned_where_they_do_wors
     assert states() == ["COMPLETE", "PRUNED"]
     best, pruned = rows()
     assert best["trial"] == "0"
-    # The run is saved where it was ended.
+    # The run is saved at the step where it ended.
     assert last(Path(pruned["run"]))["global_step"] < 20
 
     # The command that the sweep recommends trains the same weights.
@@ -202,7 +202,7 @@ def test_real_runs_are_trained_as_their_values_say_and_pruned_where_they_do_wors
     for name, weight in last(Path("runs/again"))["state_dict"].items():
         assert weight.equal(last(Path(best["run"]))["state_dict"][name])
 
-    # Its folder is compared whole.
+    # Compare its entire folder.
     assert script("report", "--compare", "runs/sweep").code == 0
     listed = script("runs", "runs/sweep", "--sort", "loss").out.splitlines()
     assert listed[1].startswith("runs/sweep/0 ")

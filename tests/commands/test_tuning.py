@@ -1,4 +1,4 @@
-"""Runs that begin with trained weights: what comes with the weights, what may change, and what is refused."""
+"""Runs with init_from=: what comes with the weights, what may change, and what is refused."""
 
 import json
 import random
@@ -19,7 +19,7 @@ OTHER = "The other text tells of owls, of rain, and of a road that bends. " * 40
 
 @pytest.fixture
 def base(trained, tmp_path):
-    """The folder of a trained run in the working folder, where another text is too."""
+    """The folder of a trained run. The working folder also has another text."""
     (tmp_path / "other.txt").write_text(OTHER)
     return trained
 
@@ -53,7 +53,7 @@ def test_a_run_begins_with_the_weights_and_the_tokenizer_of_another(script, base
     path = str(best.relative_to(tmp_path))
     assert f"weights of {path}, step {step}\n" in result.out
 
-    # The loss before the first step is that of the model on the new text, as the command evaluate computes it.
+    # The loss before the first step equals the model's loss on the new text, from gptmini evaluate.
     folder = next(path.parent for path in (tmp_path / "data").glob("*of_model*/meta.json"))
     validations = dict(curves_of(read_lines(newest()))["val/loss"])
     evaluated = json.loads(script("evaluate", str(best), "--data", str(folder), "--json").out)
@@ -74,7 +74,7 @@ def test_a_run_begins_with_the_weights_and_the_tokenizer_of_another(script, base
 
 def test_an_exported_folder_begins_a_run_as_its_run_does(script, base):
     assert script("export", str(base), "out").code == 0
-    # The form of the model is that of the folder, which experiment=smoke would contradict.
+    # The architecture comes from the folder, although experiment=smoke chooses another.
     length = ("trainer.max_steps=4", "trainer.val_every_steps=2", "trainer.global_batch_size=4")
     losses = []
     for source in (str(base), "out"):
@@ -114,13 +114,13 @@ def test_rotary_weights_keep_their_positions_through_runs_on_shorter_contexts(
     assert script("train", f"resume={shorter}", "trainer.max_time=null").code == 0
     assert (context_of(shorter), exported_positions("out")) == ((4, 8), 8)
 
-    # A run of an earlier version does not know of more positions than it was trained on.
+    # A run of an earlier version stores only the positions that it was trained on.
     checkpoint = last(shorter)
     del checkpoint["gptmini"]["config"]["full_context_length"]
     torch.save(checkpoint, tmp_path / "older.ckpt")
     assert gptmini.load(tmp_path / "older.ckpt")[0].config.longest_input == 4
 
-    # A run that begins with the shorter one has its context, or a longer one, up to all positions.
+    # A run that starts with the shorter model has its context, or a longer one up to all positions.
     for lengths, found in [((), (4, 8)), (("model.context_length=8",), (8, None))]:
         result = script("train", *TUNE[1:], *SHORT_RUN, f"init_from={shorter}", *lengths)
         assert result.code == 0, result
@@ -210,7 +210,7 @@ def test_frozen_weights_stay_equal_bit_for_bit_and_have_no_moments(script, base,
         for name in ("embedding", "blocks.0.mlp.input", "blocks.0.mlp.output")
     }
     assert same == frozen
-    # 256 bytes and end-of-text have rows of the embedding that count; the rows that pad it do not.
+    # Only the embedding rows of 256 bytes and end-of-text count, not the padding rows.
     counted = {name: before[name].numel() for name in frozen}
     counted["model.embedding.weight"] = 257 * before["model.embedding.weight"].size(1)
     assert sum(counted.values()) == int(n_frozen.replace(",", ""))
@@ -237,7 +237,7 @@ def test_a_text_is_prepared_with_the_tokenizer_of_a_model(script, base, tmp_path
 
 @pytest.fixture
 def overfitted(tmp_path):
-    """Overrides of a run on a text of random letters, which can only be learned by heart."""
+    """Overrides of a run on random letters, which can only be memorised."""
     draw = random.Random(0)
     (tmp_path / "random.txt").write_text("".join(draw.choices("abcdefgh", k=600)))
     text = ("data=text", "data.path=random.txt", "tokenizer=char", "optimizer=adamw")
@@ -263,7 +263,7 @@ def test_a_run_that_overfits_says_so_and_early_stopping_ends_it(script, overfitt
 
 
 def test_a_run_that_goes_on_from_its_first_validation_counts_it_once(script, base, tmp_path):
-    """Without a learning rate no loss is lower than the first, so that best.ckpt stays that of step 0."""
+    """With a learning rate of 0, no loss is lower than the first, so best.ckpt stays at step 0."""
     stopping = ("callbacks=early_stopping", "callbacks.early_stopping.patience=1")
     tuned = ("init_from=runs/latest", "optimizer=adamw", "optimizer.lr=0", "trainer.max_steps=4")
     result = script("train", *TUNE, *tuned, *stopping, "trainer.val_every_steps=2")
@@ -288,7 +288,7 @@ def test_a_run_that_goes_on_from_its_first_validation_counts_it_once(script, bas
     ],
 )
 def test_the_settings_of_early_stopping_take_effect(script, overfitted, changed, ends_at):
-    """The loss falls until step 10 and rises from then on; as they are, the settings end the run at step 25."""
+    """The loss falls until step 10 and then rises. The default settings end the run at step 25."""
     keys = [f"callbacks.early_stopping.{line}" for line in changed]
     ended = script("train", *overfitted, "callbacks=early_stopping", *keys)
     (step,) = re.findall(r"^early +at step (\d+) of 60", ended.out, re.MULTILINE)

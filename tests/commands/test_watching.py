@@ -1,4 +1,4 @@
-"""TensorBoard shows what docs/watching.md documents: by its own reader, and in a real browser."""
+"""TensorBoard shows what docs/watching.md documents, in its own reader and in a real browser."""
 
 import re
 import shlex
@@ -27,7 +27,7 @@ DRIVER = shutil.which("chromedriver")
 
 
 def documented():
-    """Tags of the guide's table, those of every run and those of some runs; a{b,c} stands for ab and ac."""
+    """Tags in the guide's table, of every run and of some runs. a{b,c} means ab and ac."""
     section = GUIDE.partition("## Tags")[2].partition("\n## ")[0]
     always, sometimes = set(), set()
     for first, when in re.findall(r"^\| (`.*?) \| .* \| (.*) \|$", section, re.MULTILINE):
@@ -38,7 +38,7 @@ def documented():
 
 
 def expanded(pattern):
-    """The tags that a pattern stands for: a{b,c} is ab and ac."""
+    """Expand a pattern of tags: a{b,c} is ab and ac."""
     choices = []
     for braced, plain in re.findall(r"\{(.*?)\}|([^{}]+)", pattern):
         choices.append(braced.split(",") if braced else [plain])
@@ -60,14 +60,14 @@ def test_the_settings_of_the_guide_are_typed_as_they_stand(script):
 
 
 def read_events(folder):
-    """Everything in a run's event files, by TensorBoard's own reader."""
+    """Everything in a run's event files, from TensorBoard's own reader."""
     everything = {"scalars": 0, "tensors": 0, "images": 0}
     return EventAccumulator(str(folder), size_guidance=everything).Reload()
 
 
 @pytest.fixture
 def folder(script, watched, once):
-    """The folder of a run that writes all that a run on one device can write."""
+    """The folder of a run that writes everything that a run on one device can write."""
     overrides = (
         "optimizer.lr=0.02",
         "model.smear=1",
@@ -127,7 +127,7 @@ def test_the_layout_names_only_tags_that_are_written_and_all_of_them(folder):
 
 
 def hparams_of(folder):
-    """The values of a run in HParams, by their names."""
+    """The values of a run in HParams, by name."""
     content = read_events(folder).SummaryMetadata(metadata.SESSION_START_INFO_TAG).plugin_data
     return metadata.parse_session_start_info_plugin_data(content.content).hparams
 
@@ -169,7 +169,7 @@ def test_the_projector_is_given_the_trained_embedding(folder):
 
 @pytest.fixture
 def page(script, watched, tmp_path):
-    """A browser on TensorBoard over two runs: open(tab) leads to one of its pages."""
+    """A browser on TensorBoard with two runs. open(tab) opens one of its pages."""
     webdriver = pytest.importorskip(
         "selenium.webdriver", reason="selenium, a dev dependency, drives the browser"
     )
@@ -212,7 +212,7 @@ def page(script, watched, tmp_path):
 
 
 def wait_for(condition, seconds=60):
-    """Wait until a condition holds; what it raises until then does not count."""
+    """Wait until a condition holds. Ignore exceptions until then."""
     end = time.monotonic() + seconds
     while True:
         try:
@@ -238,7 +238,7 @@ walk(document);
 
 
 def text_of(driver):
-    """All that the page shows in letters, wherever its components hide it."""
+    """All text on the page, including text in shadow roots."""
     return "\n".join(
         driver.execute_script(
             DEEP + "return found.map(node => node.innerText || node.textContent);",
@@ -248,7 +248,7 @@ def text_of(driver):
 
 
 def drawn(driver, selector):
-    """How many elements have something drawn in them: canvases with ink, or lines of an SVG."""
+    """Number of elements with a drawing: canvases with ink, or lines of an SVG."""
     script = """
       return found.filter(node => node.tagName === 'CANVAS'
         ? node.width && node.height && node.toDataURL().length > 2000

@@ -1,4 +1,4 @@
-"""Runs that are begun and resumed in this process."""
+"""Runs that are started and resumed in this process."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from run_folders import newest
 
 @pytest.fixture
 def begin(script, short):
-    """Begin a run of seven steps."""
+    """Start a run of seven steps."""
     return lambda *overrides: script("train", *short, *LONG, *overrides)
 
 
@@ -20,7 +20,7 @@ def resume(script):
 
 @pytest.fixture
 def complete(begin, once):
-    """Put a complete run with these overrides into the working folder, which is trained for the first test alone."""
+    """Put a finished run with these overrides into the working folder. Only the first test trains it."""
 
     def run(*overrides):
         kept = once(("complete", *overrides), lambda: begin(*overrides))
@@ -32,7 +32,7 @@ def complete(begin, once):
 
 @pytest.fixture
 def interrupted(begin, once):
-    """Put a run into the working folder that was killed as its sixth step began."""
+    """Put a run into the working folder that was killed at the start of its sixth step."""
 
     def begin_and_kill(*overrides):
         with killed(5):

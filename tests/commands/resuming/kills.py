@@ -1,4 +1,4 @@
-"""The run that the tests of resuming begin, and ways to end it at a chosen moment."""
+"""The run that the tests resume, and ways to end it at a chosen moment."""
 
 from contextlib import contextmanager
 
@@ -13,12 +13,12 @@ LONG = (
     "model.dropout=0.2",
     "callbacks.checkpoints.every_steps=3",
 )
-# A checkpoint at each step. After five steps last is of step 5, previous of step 4 and best of step 3.
+# A checkpoint at each step. After five steps, last has step 5, previous step 4 and best step 3.
 EACH = ("trainer.val_every_steps=3", "callbacks.checkpoints.every_steps=1")
 
 
 class Kill(BaseException):
-    """Ends a run like SIGKILL: no part of gptmini may answer it."""
+    """Ends a run like SIGKILL: no part of gptmini may catch it."""
 
 
 def die():
@@ -27,7 +27,7 @@ def die():
 
 @contextmanager
 def when(step, act, hook="on_train_batch_start", owner=Scalars):
-    """Act once, in a hook of a callback, after so many optimizer steps; by default as the next step begins."""
+    """Act once, in a callback hook, after a number of optimizer steps; by default when the next step starts."""
     before = getattr(owner, hook)
 
     with pytest.MonkeyPatch.context() as patch:
@@ -44,7 +44,7 @@ def when(step, act, hook="on_train_batch_start", owner=Scalars):
 
 @contextmanager
 def killed(step, *where):
-    """Kill the run that is trained in this context, where when() acts."""
+    """Kill the run that trains in this context, at the point where when() acts."""
     with when(step, die, *where), pytest.raises(Kill):
         yield
 

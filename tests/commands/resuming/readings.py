@@ -1,4 +1,4 @@
-"""What a run folder holds, and whether two runs are the same."""
+"""Read a run folder, and compare two runs."""
 
 import json
 
@@ -11,7 +11,7 @@ from run_folders import last
 
 
 def curves(folder):
-    """Scalars but time and memory, texts and images as [(step, value), ...] by tag, as TensorBoard reads the folder."""
+    """Scalars except time and memory, texts and images as [(step, value), ...] by tag, from TensorBoard's reader."""
     everything = {"scalars": 0, "tensors": 0, "images": 0}
     read = EventAccumulator(str(folder), size_guidance=everything).Reload()
     tags = read.Tags()
@@ -30,7 +30,7 @@ def curves(folder):
 
 
 def rows(folder):
-    """What metrics.jsonl holds but time and memory, as [(step, value), ...] by tag; numbers in TensorBoard's float32.
+    """Values in metrics.jsonl except time and memory, as [(step, value), ...] by tag, in TensorBoard's float32.
 
     A picture is the bytes of its file.
     """
@@ -54,7 +54,7 @@ def steps(folder, tag):
 
 
 def assert_same(folder, other):
-    """Weights, moments and best are equal bit for bit; curves, samples and configuration point for point, each once."""
+    """Assert equal bits of weights, optimizer state and best; and equal curves, samples and configuration."""
     for name in ("last", "best"):
         one = last(folder, name)
         two = last(other, name)
@@ -81,7 +81,7 @@ def assert_same(folder, other):
 
 
 def snapshot(folder):
-    """Name and bytes of every file but the log and the lock."""
+    """Name and bytes of every file except the log and the lock."""
     content = {}
     for path in folder.rglob("*"):
         if path.is_file() and path.name not in ("train.log", ".lock"):
@@ -90,7 +90,7 @@ def snapshot(folder):
 
 
 def assert_whole(folder):
-    """Every checkpoint can be read, and nothing half written is left."""
+    """Assert that every checkpoint can be read, and that no partial file is left."""
     for path in folder.glob("checkpoints/*.ckpt"):
         read_checkpoint(path)
     assert list(folder.rglob("*.tmp")) == []

@@ -1,4 +1,4 @@
-"""A run goes on from any of its checkpoints, passes over the damaged ones, and survives a disk that is full."""
+"""A run resumes from any of its checkpoints, skips damaged ones, and survives a full disk."""
 
 import errno
 import os
@@ -21,7 +21,7 @@ from gptmini.training.callbacks.checkpoints import AtomicCheckpointIO
 from gptmini.training.callbacks.samples import Samples
 from run_folders import config_of, last, newest
 
-# After five steps last is of step 5 and best of step 4; there is no previous.
+# After five steps, last has step 5 and best step 4; there is no previous.
 RARE = ("trainer.val_every_steps=4", "callbacks.checkpoints.every_steps=5")
 
 
@@ -93,7 +93,7 @@ def test_curves_that_end_amid_a_line_or_an_event_are_made_good(straight, begin, 
     with killed(5, "on_train_batch_end", Samples):
         begin()
 
-    # What is cut is of step 5, which is later than the newest checkpoint. A killed writer leaves its own file too.
+    # The truncated file has step 5, which is later than the latest checkpoint. A killed writer leaves a file too.
     (path,) = newest().glob(name)
     os.truncate(path, path.stat().st_size - 30)
     (newest() / ".metrics.jsonl.0123456789abcdef.tmp").touch()
@@ -105,7 +105,7 @@ def test_curves_that_end_amid_a_line_or_an_event_are_made_good(straight, begin, 
 
 @pytest.fixture
 def full(monkeypatch):
-    """Let the disk be full while the checkpoints of some steps are written, until full.clear()."""
+    """Simulate a full disk while the checkpoints of some steps are written, until full.clear()."""
     save = AtomicCheckpointIO.save_checkpoint
     failing = set()
 

@@ -1,4 +1,4 @@
-"""A command with folder= begins a run there, and goes on with that run each time it is typed again."""
+"""A command with folder= starts a run there, and resumes that run each time it is repeated."""
 
 import os
 import shutil
@@ -75,7 +75,7 @@ def test_a_finished_run_says_so_and_goes_further_when_it_is_asked_to(begin, trai
         assert sample == "next     gptmini sample runs/x"
     assert snapshot(X) == before
 
-    # What was typed once need not be typed again, and what says how far a run goes may change.
+    # Overrides need not be repeated, and the keys that set a run's length may change.
     result = begin("trainer.max_steps=9", "folder=runs/x")
     assert "step 7 of 9" in result.out
     assert last(X)["global_step"] == 9
@@ -89,7 +89,7 @@ def test_only_typed_keys_are_compared_with_those_of_the_run(interrupted, script)
     folder = newest().relative_to(Path.cwd())
     config = (folder / "config.yaml").read_text()
 
-    # The run was begun when another learning rate was the default.
+    # The run was started with another default learning rate.
     assert "lr: 0.03" in config
     (folder / "config.yaml").write_text(config.replace("lr: 0.03", "lr: 0.029"))
     assert script("train", f"folder={folder}", "data=text", "data.path=my.txt").code == 0

@@ -1,4 +1,4 @@
-"""A run folder from elsewhere runs no code, and leads nothing that is written, read or sent out of itself."""
+"""A foreign run folder runs no code, and does not make gptmini read, write or send anything outside it."""
 
 import io
 import os
@@ -17,13 +17,13 @@ from run_folders import config_of, last, newest
 
 
 def rewrite(**changes):
-    """Change the configuration that the newest run keeps, as a stranger could."""
+    """Change the stored configuration of the newest run, as a stranger could."""
     path = newest() / "config.yaml"
     path.write_text(yaml.safe_dump(config_of(newest()) | changes))
 
 
 class Payload:
-    """Unpickling this leaves a file."""
+    """Unpickling this object creates a file."""
 
     def __reduce__(self):
         return os.system, ("touch executed",)
@@ -40,7 +40,7 @@ def test_a_checkpoint_with_code_in_it_is_refused_and_not_run(complete, resume):
     assert not Path("executed").exists()
 
 
-# A call that is not on Hydra's own list of what Hydra refuses.
+# A function that is not on Hydra's own list of refused functions.
 CALL = {"_target_": "shutil.copyfile", "src": "my.txt", "dst": "executed"}
 CHANGES = {
     "a part": {"optimizer": CALL},
@@ -76,7 +76,7 @@ def test_tokens_are_read_where_they_are_and_prepared_in_the_users_own_folder(
         begin(f"data_dir={disk}")
     before = snapshot(disk)
 
-    # The first checkpoint says where the tokens are; before it, only the configuration says so.
+    # Before the first checkpoint, only the configuration names the folder of the tokens.
     assert "data     data/text-byte-" in resume("trainer.max_steps=4").out
     rewrite(data_dir=str(disk))
     shutil.rmtree("data")

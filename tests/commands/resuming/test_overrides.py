@@ -1,4 +1,4 @@
-"""A resumed run takes overrides of how it is computed and watched, and refuses those that would change its past."""
+"""A resumed run accepts overrides of how it is computed and watched, and refuses overrides that change its past."""
 
 import math
 import re
@@ -47,22 +47,22 @@ def test_what_a_run_has_already_may_be_typed_again_and_is_shown(complete, resume
     assert (result.code, result.err) == (0, ""), result
 
     expected = config_of(newest())
-    for name in ("version", "begun", "id", "typed"):  # which say whose configuration it is
+    for name in ("version", "begun", "id", "typed"):  # they identify the run
         del expected[name]
     expected["trainer"]["max_steps"] = 9
-    expected["resume"] = str(newest().relative_to(Path.cwd()))  # what runs/latest means now
+    expected["resume"] = str(newest().relative_to(Path.cwd()))  # the current target of runs/latest
     result = resume("--cfg", "job", "trainer.max_steps=9")
     assert yaml.safe_load(result.out) == expected
     assert snapshot(newest()) == before
 
 
 def micro_steps_since(folder):
-    """Micro-steps of a run since it was last begun or resumed."""
+    """Micro-steps of a run since it was last started or resumed."""
     return last(folder)["loops"]["fit_loop"]["epoch_loop.batch_progress"]["current"]["ready"]
 
 
-# What each key does to a run that was killed at step 5 and is resumed at step 4 of 7: a value, and whether it took
-# effect, by the run folder and the output. A key whose effect is that of others, or has a test of its own, has None.
+# The effect of each key on a run that was killed at step 5 and is resumed at step 4 of 7: a value, and a check of the
+# run folder and the output. None: another key has the same effect, or the key has its own test.
 ALLOWED = {
     "trainer.max_steps": (8, lambda folder, out: last(folder)["global_step"] == 8),
     "trainer.max_time": ("1:00:00", None),

@@ -1,4 +1,4 @@
-"""A run that a signal or its time limit stops saves its step, says how to go on, and goes on as if never stopped."""
+"""A run stopped by a signal or its time limit saves its step, prints how to resume, and resumes without a trace."""
 
 import os
 import pty
@@ -157,7 +157,7 @@ def test_a_run_whose_terminal_is_closed_is_saved(script, short):
 
 @pytest.fixture
 def start():
-    """Start commands in processes of their own, which have begun to train and end with the test."""
+    """Start commands in separate processes, and wait until they train. The processes end with the test."""
     started = []
 
     def run(*arguments, **variables):
@@ -174,7 +174,7 @@ def start():
 
 
 def finish(process, number):
-    """Send a signal to a process; its exit code and the rest of its output."""
+    """Send a signal to a process; return its exit code and the rest of its output."""
     process.send_signal(number)
     out, err = process.communicate(timeout=60)
     assert err == ""
@@ -204,7 +204,7 @@ def test_slurms_signal_saves_and_requeues_and_the_same_command_goes_on(
     assert "requeue  job 77 requeued; a command with folder=" in out
     assert (tmp_path / "asked").read_text() == "requeue 77\n"
 
-    # A job that its user cancels is not put into the queue again.
+    # A job that its user cancels is not requeued.
     code, out = finish(start(*command, **job), signal.SIGTERM)
     assert code == 128 + signal.SIGTERM
     assert step < last(tmp_path / "runs" / "77")["global_step"]
