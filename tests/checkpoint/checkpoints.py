@@ -1,4 +1,4 @@
-"""Checkpoints of tiny models, whole and least, for tests that write and damage them."""
+"""Full and minimal checkpoints of tiny models, for tests that write and damage them."""
 
 import pytest
 import torch
@@ -16,7 +16,7 @@ TOKENIZER = CharTokenizer("abcdefghijk", end_of_text=False)
 
 
 def make(config=LEARNED, **claims):
-    """Checkpoint of a tiny random model whose header claims other values of its config."""
+    """Return a checkpoint of a tiny random model. Its header claims other config values if claims are given."""
     model = wide_gpt(vars(config))
     own = header(config, TOKENIZER.to_dict(), step=7)
     own["config"] |= claims
@@ -25,7 +25,7 @@ def make(config=LEARNED, **claims):
 
 
 def small(**more):
-    """The least that is a checkpoint: a file of some two thousand bytes."""
+    """Return a minimal checkpoint, a file of about two thousand bytes."""
     return {
         "gptmini": header(LEARNED, TOKENIZER.to_dict()),
         "state_dict": {"model.w": torch.arange(7.0)},
@@ -33,7 +33,7 @@ def small(**more):
 
 
 def refusal(path):
-    """The message with which loading a file is refused."""
+    """Return the message of the error that loading the file raises."""
     with pytest.raises(ValueError, match=r".") as caught:
         gptmini.load(path)
     return str(caught.value)

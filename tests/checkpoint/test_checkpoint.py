@@ -1,4 +1,4 @@
-"""A checkpoint is written whole or not at all, and is enough to sample from."""
+"""A checkpoint is written completely or not at all, and sampling needs nothing else."""
 
 import errno
 import itertools
@@ -58,24 +58,24 @@ def test_tensors_that_are_mapped_stay_in_the_file(path):
     assert torch.equal(read, torch.arange(7.0))
 
 
-def no_room(*_):
+def disk_full(*_):
     raise OSError(errno.ENOSPC, "No space left on device")
 
 
 def half_a_save(checkpoint, file):
     file.write(b"PK")
-    no_room()
+    disk_full()
 
 
-def torchs_writer(checkpoint, file):
-    """torch's writer raises without a cause, so that the error of the system is its context alone."""
+def fail_as_torch_does(checkpoint, file):
+    """Raise as torch's writer does: without a cause, so that the system's error is only its context."""
     try:
         half_a_save(checkpoint, file)
     except OSError:
         raise RuntimeError("unexpected pos 64 vs 0")  # noqa: B904
 
 
-@pytest.mark.parametrize("save", [half_a_save, torchs_writer])
+@pytest.mark.parametrize("save", [half_a_save, fail_as_torch_does])
 def test_a_failed_write_leaves_the_old_file_and_nothing_else(path, monkeypatch, save):
     write_checkpoint(small(step=1), path)
     old = path.read_bytes()
@@ -92,7 +92,7 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(path, monkeypatch, 
 
 def test_a_failed_flush_comes_before_the_old_file_is_called_previous(path, monkeypatch):
     write_checkpoint(small(step=1), path)
-    monkeypatch.setattr(os, "fsync", no_room)
+    monkeypatch.setattr(os, "fsync", disk_full)
     with pytest.raises(OSError, match="No space left on device"):
         write_checkpoint(small(step=2), path, previous=path.with_name("previous.ckpt"))
 
@@ -102,12 +102,12 @@ def test_a_failed_flush_comes_before_the_old_file_is_called_previous(path, monke
 
 
 def of_step(step):
-    """A checkpoint that says no more than its step."""
+    """Return a checkpoint with only a step."""
     return {"gptmini": {"format": 1}, "state_dict": {}, "global_step": step}
 
 
 def save_and_die(path, n):
-    """In a process of its own, save step 3 and die at the n-th call that touches the disk; True if there are fewer."""
+    """Fork, save step 3 and die at the n-th call that touches the disk. Return True if there are fewer calls."""
     child = os.fork()
     if child:
         return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
@@ -146,7 +146,7 @@ def test_a_kill_at_any_moment_of_a_save_leaves_whole_checkpoints(tmp_path):
         if ended:
             break
 
-    # The old checkpoint is called previous before the new one takes its name.
+    # The old checkpoint becomes previous before the new one takes its name.
     before = {"previous": 1, "last": 2}
     between = {"previous": 2}
     after = {"previous": 2, "last": 3}

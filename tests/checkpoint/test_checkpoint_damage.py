@@ -1,4 +1,4 @@
-"""A checkpoint that is damaged, foreign or at odds with itself is refused before it is read."""
+"""Damaged, foreign and inconsistent checkpoints are refused before their data is read."""
 
 import zipfile
 
@@ -25,7 +25,7 @@ def test_a_truncated_file_is_refused_wherever_it_ends(path):
 
 
 def test_a_flipped_bit_is_refused_or_changes_nothing(path):
-    """Bits of the content are always refused; some of the directory's belong to times and attributes."""
+    """Flipped bits of the content are always refused. Some bits of the ZIP directory only hold times and attributes."""
     write_checkpoint(small(), path)
     whole = path.read_bytes()
     expected = read_checkpoint(path)

@@ -1,4 +1,4 @@
-"""Broken inputs: junk that stands in the place of a value, and damage to bytes; and how reading them may end."""
+"""Broken inputs: junk in place of values, and damaged bytes. outcome() checks how reading them may end."""
 
 import copy
 import math
@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from gptmini.user_error import UserError
 
 PACKAGE = Path(__file__).parent.parent.parent / "gptmini"
-GONE = "(deleted)"  # stands for an entry that is deleted
+GONE = "(deleted)"  # marks an entry to delete
 
-# What plain data may hold in the place of a value.
+# Junk values for plain data.
 JUNK = [
     GONE,
     None,
@@ -43,7 +43,7 @@ JUNK = [
     [[[["x"] * 9] * 9] * 9],
 ]
 
-# What a pickle may hold in the place of a value.
+# Junk values for a pickle.
 PICKLED = [
     *JUNK,
     torch.zeros(3),
@@ -58,7 +58,7 @@ PICKLED = [
     {"d_model": torch.tensor([3, 3])},
 ]
 
-# What makes something else of a tensor.
+# Each function turns a tensor into something else.
 TORN = [
     torch.Tensor.double,
     torch.Tensor.cfloat,
@@ -71,7 +71,7 @@ TORN = [
 
 
 def fuzz(n_inputs):
-    """Run a test with so many inputs, the same each time, however slow or large they are to make."""
+    """Run a test with n_inputs inputs, the same each time, however slow or large they are."""
     return settings(
         max_examples=n_inputs,
         derandomize=True,
@@ -90,7 +90,7 @@ DAMAGE = st.lists(
 
 
 def damaged(data, damage):
-    """Bytes after some damage: each a kind, a place (counted from the start again beyond the end), and content."""
+    """Apply damage to bytes. Each item is a kind, a place (modulo the length) and the content to write."""
     whole = data
     for kind, place, content in damage:
         at = place % max(1, len(data))
@@ -110,7 +110,7 @@ def damaged(data, damage):
 
 
 def places(tree):
-    """The path to every entry of a tree of dicts and lists: the first 30 of a dict, the first three of a list."""
+    """Yield the path to each entry of a tree of dicts and lists: the first 30 of a dict, the first three of a list."""
     entries = {}
     if isinstance(tree, dict):
         entries = dict(islice(tree.items(), 30))
@@ -123,7 +123,7 @@ def places(tree):
 
 @st.composite
 def broken(draw, tree, values):
-    """A copy of a tree in which something else stands in the place of one entry, or nothing."""
+    """Draw a copy of the tree with one entry deleted or replaced."""
     path = draw(st.sampled_from([*places(tree)]))
     tree = copy.deepcopy(tree)
     node = reduce(getitem, path[:-1], tree)
@@ -132,7 +132,7 @@ def broken(draw, tree, values):
     if isinstance(before, torch.Tensor) and draw(st.booleans()):
         try:
             after = draw(st.sampled_from(TORN))(before)
-        except (RuntimeError, IndexError):  # this tensor has no such form
+        except (RuntimeError, IndexError):  # impossible for this tensor
             assume(False)
     else:
         after = draw(st.sampled_from(values))
@@ -146,7 +146,7 @@ def broken(draw, tree, values):
 
 
 def same(one, other):
-    """Whether two trees of plain data and tensors are equal, types included."""
+    """Return whether two trees of plain data and tensors are equal, including types."""
     if type(one) is not type(other):
         return False
     if isinstance(one, dict):
@@ -161,9 +161,9 @@ def same(one, other):
 
 
 def outcome(read, *arguments, names=""):
-    """What read returns, or None if it refuses. A refusal is a UserError of one line, raised by a line of gptmini.
+    """Return the result of read, or None if it raises a UserError.
 
-    names is what the line must name.
+    The error must have one line, come from gptmini's own code, and contain names.
     """
     try:
         return read(*arguments)

@@ -1,4 +1,4 @@
-"""Tiny folders of Hugging Face models: every model type that is read, with tokenizers and side files of every kind."""
+"""Tiny Hugging Face model folders: every supported model type, with each kind of tokenizer and extra file."""
 
 import json
 
@@ -21,7 +21,7 @@ LLAMA_3 = {
     "original_context_length": 7,
 }
 PLAIN_LLAMA = LLAMA | {"attention_bias": None, "qk_norm": False}
-# Arguments of GPTConfig for a model of each type.
+# Arguments of GPTConfig by model type.
 MODELS = {
     "gpt2": GPT2,
     "nanochat": MODERN,
@@ -33,7 +33,7 @@ MODELS = {
 
 
 def coder_of(kind):
-    """The tokenizer of a folder: gptmini's own, or one of the library tokenizers with a template for chats."""
+    """Return the tokenizer of a folder: gptmini's own, or a library tokenizer with a chat template."""
     if kind == "qwen3":
         return tokenizer.bpe(documents_of([lines(40)]), vocab_size=300)
     if kind == "gpt2":
@@ -52,7 +52,7 @@ def coder_of(kind):
 
 
 def write_model(path, kind):
-    """Write the folder of a model type. That of qwen3 has its weights in parts, and that of qwen2 several templates."""
+    """Write the folder of a model type. qwen3 has its weights in several files, qwen2 has a list of chat templates."""
     coder = coder_of(kind)
     model = wide_gpt(MODELS[kind] | {"vocab_size": coder.n_vocab}).eval()
     with pytest.MonkeyPatch.context() as patch:

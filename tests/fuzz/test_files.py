@@ -1,4 +1,4 @@
-"""Broken files of every kind that gptmini reads: refused in one line, or read as what they say."""
+"""Broken files of every kind that gptmini reads are refused in one line, or read correctly."""
 
 import gzip
 import io
@@ -25,8 +25,8 @@ from toys import Documents, documents_of, lines
 
 pytestmark = pytest.mark.slow  # together they take half a minute
 
-# It is written and read hundreds of times. Every optional field has its default, which is what a configuration means
-# that leaves the field out.
+# Small, because it is written and read hundreds of times. Optional fields have their defaults, so a configuration
+# without such a field means the same.
 CONFIG = GPTConfig(**TALKATIVE | {"context_length": 5, "d_model": 4, "n_layers": 1, "n_heads": 2})
 DEFAULTS = {
     field.name: field.default for field in fields(GPTConfig) if field.default is not MISSING
@@ -42,7 +42,7 @@ CHECKPOINT = {
 
 
 def load(path):
-    """Weights, configuration and tokenizer of a checkpoint that can be sampled from."""
+    """Return weights, configuration and tokenizer of a checkpoint, after a forward pass."""
     model, tokens = gptmini.load(path)
     model(torch.tensor([[3, 1, 4]]))
     weights = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
@@ -51,7 +51,7 @@ def load(path):
 
 @pytest.fixture
 def path(tmp_path, monkeypatch):
-    """The place of a checkpoint in the current folder."""
+    """Return the path of a checkpoint in the current folder."""
     monkeypatch.chdir(tmp_path)
     return tmp_path / "best.ckpt"
 
@@ -61,8 +61,8 @@ def path(tmp_path, monkeypatch):
 def test_a_checkpoint_that_claims_junk_is_refused_or_gives_the_same_weights(path, contents):
     torch.save(contents, path)
     if loaded := outcome(load, path):
-        claimed = DEFAULTS | contents["gptmini"]["config"]  # which may leave out a field
-        # pydantic takes a whole number, or a tensor of one number, for a float.
+        claimed = DEFAULTS | contents["gptmini"]["config"]  # a field may be missing
+        # pydantic accepts an integer, or a tensor with one number, as a float.
         for name, value in loaded[1].items():
             if isinstance(value, float):
                 claimed[name] = float(claimed[name])
@@ -87,17 +87,17 @@ def test_a_tokenizer_of_junk_is_refused_or_encodes_without_loss(state):
 
 
 def in_json(tree):
-    """The text of a JSON file, in which infinity is a number that is too large."""
+    """Return the tree as JSON bytes. Infinity becomes 1e400, a number that overflows."""
     return json.dumps(tree).replace("Infinity", "1e400").encode()
 
 
 class ModelFile:
-    """A file of a model's folder whose content is JSON, or begins with JSON: the header of safetensors."""
+    """A JSON file of a model folder, or a safetensors file, which starts with a JSON header."""
 
     def __init__(self, path):
         self.path = path
         self.content = path.read_bytes()
-        n_before = 8 if path.suffix == ".safetensors" else 0  # bytes of the header's length
+        n_before = 8 if path.suffix == ".safetensors" else 0  # safetensors: length of the header
         n_json = int.from_bytes(self.content[:n_before], "little") or len(self.content)
         self.tree = json.loads(self.content[n_before:][:n_json])
         self.rest = self.content[n_before:][n_json:]
@@ -113,7 +113,7 @@ class ModelFile:
 
 @pytest.fixture(scope="module")
 def model_files(tmp_path_factory):
-    """The files of a folder of each model type."""
+    """Return the files of one folder per model type."""
     files = {}
     for kind in MODELS:
         folder = tmp_path_factory.mktemp("models") / kind
@@ -127,7 +127,7 @@ def model_files(tmp_path_factory):
 
 
 def use(folder):
-    """Read a model's folder, and do with it what commands do."""
+    """Read a model folder and use it as the commands do."""
     model, coder = read_folder(folder)
     read_sizes(folder)
     model(torch.tensor([[1]]))
@@ -147,7 +147,7 @@ def test_a_models_folder_with_junk_in_a_file_is_read_or_refused_by_name(
     monkeypatch.setattr("gptmini.interop.tokenizer_reading.N_COMPARED", 20)  # texts, for speed
     file = data.draw(st.sampled_from(model_files[data.draw(st.sampled_from([*MODELS]))]))
     file.write(data.draw(broken(file.tree, JUNK)))
-    # Weights that do not fit the model may be in any of several files, or left out of their index.
+    # If the weights do not fit the model, any file or the index may be the cause, so the error names the folder.
     named = file.path.parent if "safetensors" in file.path.name else file.path
     try:
         outcome(use, file.path.parent, names=str(named))
@@ -156,7 +156,7 @@ def test_a_models_folder_with_junk_in_a_file_is_read_or_refused_by_name(
 
 
 def read_store(folder):
-    """Counts and tokens of both splits, and what else a run asks of them."""
+    """Return counts and tokens of both splits, and the other data that a run reads from a prepared folder."""
     store = TokenStore(folder)
     splits = {}
     for split in ("train", "val"):
@@ -169,7 +169,7 @@ def read_store(folder):
 
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory):
-    """A prepared folder, and what each of its files holds."""
+    """Return a prepared folder, and the content of each file in it."""
     corpus = Documents(["the lazy dog", "jumps"], ["over"])
     folder = prepare(corpus, tokenizer.character, tmp_path_factory.mktemp("data"))[0].folder
     return folder, {file: file.read_bytes() for file in sorted(folder.iterdir())}
@@ -205,7 +205,7 @@ FILES = {
 
 
 def read_texts(path, on_error):
-    """The texts of a file, as UTF-8."""
+    """Return the texts of a file, in UTF-8."""
     corpus = TextCorpus(path, 0.5, separator="|", on_error=on_error)
     corpus.boundary()
     return b"".join(document.text.encode() for document in corpus.documents())
@@ -224,5 +224,5 @@ def test_broken_texts_are_refused_in_one_line_or_give_unicode(
     file.write_bytes(damaged(FILES[name], damage))
     found = outcome(read_texts, file, on_error)
     if found is not None and name.endswith(".gz"):
-        # Packed bytes have a checksum; what was added behind them may be more packed bytes.
+        # The checksum covers the compressed bytes. Bytes inserted after them may decompress to more text.
         assert found.startswith(sound)
