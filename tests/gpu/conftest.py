@@ -1,4 +1,4 @@
-"""What the checks of a GPU compute on, and the tiny run of the training room, at sizes that a GPU's kernels take."""
+"""Fixtures of the GPU checks: the device, and the tiny run of tests/training with sizes that suit GPU kernels."""
 
 from functools import partial
 
@@ -13,7 +13,7 @@ __all__ = ["store", "train"]
 
 @pytest.fixture
 def device(monkeypatch):
-    """The name of the device: cuda, or cpu where GPTMINI_GPU_CHECKS=cpu says so."""
+    """Return the device name: cuda, or cpu if GPTMINI_GPU_CHECKS=cpu."""
     if TRY_ON_CPU:
         # Inductor would take a minute.
         monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
@@ -24,14 +24,14 @@ def device(monkeypatch):
         pytest.skip("needs a CUDA GPU")
 
     before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("highest")  # no TF32, unless a check asks for it
+    torch.set_float32_matmul_precision("highest")  # no TF32, unless a check sets it
     yield "cuda"
     torch.set_float32_matmul_precision(before)
 
 
 @pytest.fixture
 def run(train, device):
-    """Train a small model on the device; options as for train."""
+    """Train a small model on the device; the options are those of train."""
 
     def on_device(kind="modern", *, sizes=SIZES, **options):
         return train(kind, sizes=sizes, **{"device": device, "batch_size": 4} | options)

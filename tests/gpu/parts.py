@@ -1,4 +1,4 @@
-"""A model with wide weights, and its tokens."""
+"""Models with wide weights, and tokens for them."""
 
 import os
 
@@ -8,17 +8,17 @@ import torch
 from gptmini.model import GPTConfig, new_gpt
 from sizes import TRAINED
 
-# On a CPU the checks prove only that their lines run.
+# On a CPU the checks only prove that their code runs.
 TRY_ON_CPU = os.environ.get("GPTMINI_GPU_CHECKS") == "cpu"
 KINDS = pytest.mark.parametrize("kind", ["modern"] if TRY_ON_CPU else ["gpt2", "modern"])
 OPTIMIZERS = pytest.mark.parametrize("optimizer", ["muon"] if TRY_ON_CPU else ["adamw", "muon"])
-# Sizes that a GPU's kernels take.
+# Sizes that suit GPU kernels.
 SIZES = {"context_length": 64, "d_model": 64, "n_layers": 2, "n_heads": 4}
 B = 4
 
 
 def model_of(kind, **sizes):
-    """A model of a kind, on the CPU, with matrices so wide that every part of it shows."""
+    """Return a model on the CPU, with matrices so wide that every part matters."""
     model = new_gpt(GPTConfig(**TRAINED[kind] | SIZES | sizes), 1)
     torch.manual_seed(1)
     for parameter in model.parameters():
@@ -33,5 +33,5 @@ def drawn(model):
 
 
 def newest(seen, tag):
-    """The last point of a tag."""
+    """Return the last value of a tag."""
     return list(seen.values(tag).values())[-1]

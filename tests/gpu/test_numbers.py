@@ -1,4 +1,4 @@
-"""A GPU computes what the CPU computes, in every precision, compiled or not: pytest -m gpu."""
+"""A GPU computes the same as the CPU, in every precision, compiled or not. Run with pytest -m gpu."""
 
 import copy
 
@@ -57,7 +57,7 @@ def test_bf16_trains_as_well_as_fp32(run, kind, precision):
             )
         return [trainer.lightning_module.evaluation.loss for trainer in trainers]
 
-    # Seed by seed, because two seeds are 0.1 apart. On a CPU bf16 moved none of these losses by more than 0.002.
+    # Compare seed by seed, because seeds differ by 0.1. On a CPU, bf16 changed these losses by at most 0.002.
     pairs = zip(losses("fp32"), losses(precision), strict=True)
     apart = max(abs(expected - loss) for expected, loss in pairs)
 
@@ -71,7 +71,7 @@ def test_a_run_on_the_gpu_is_that_of_the_cpu(run, kind, optimizer):
     on_cpu = run(kind, optimizer=optimizer, max_steps=6, device="cpu")
     on_gpu = run(kind, optimizer=optimizer, max_steps=6)
 
-    # On a GPU that computes in bfloat16 Muon orthogonalizes in it, which moves a loss of about 5 in its third digit.
+    # If the GPU supports bfloat16, Muon orthogonalizes in it, which changes a loss of about 5 in its third digit.
     tolerance = {"adamw": 1e-3, "muon": 0.05}[optimizer]
     expected = on_cpu.lightning_module.evaluation.loss
     assert on_gpu.lightning_module.evaluation.loss == pytest.approx(expected, abs=tolerance)
@@ -116,7 +116,7 @@ def test_compiled_rules_choose_as_eager_ones_from_a_large_vocabulary(device, bat
 
 
 class Agreeing(L.Callback):
-    """Has the one rank agree with itself in every step, as several do."""
+    """Makes the only rank agree with itself in every step, as several ranks do."""
 
     def on_before_optimizer_step(self, trainer, module, optimizer):
         module.not_finite = torch.zeros((), device=module.device)

@@ -1,4 +1,4 @@
-"""A run on a GPU survives a kill and a bad step: pytest -m gpu."""
+"""A run on a GPU survives a kill and a bad step. Run with pytest -m gpu."""
 
 from itertools import combinations
 
@@ -53,7 +53,7 @@ def test_a_killed_run_goes_on_as_if_nothing_had_happened(run, tmp_path, compile)
     if TRY_ON_CPU:
         assert apart == by_themselves == 0
 
-    # Kernels that sum in another order each time make straight runs differ, and a resumed one a little more or less.
+    # Kernels that sum in varying order make uninterrupted runs differ. The resumed run may differ a little more.
     allowed = 4 * by_themselves + 1e-3 if by_themselves else 0
     assert apart <= allowed
 

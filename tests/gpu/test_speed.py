@@ -1,4 +1,4 @@
-"""The host never waits for the GPU unasked, and times, utilisation and memory are what they say: pytest -m gpu."""
+"""The host waits for the GPU only when it must; measured times, utilisation and memory are right. pytest -m gpu."""
 
 import time
 import warnings
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.gpu
 
 
 class NoWaiting(L.Callback):
-    """Makes torch raise where the host waits for the GPU, from the start of one step to the end of another."""
+    """Makes torch raise if the host waits for the GPU between the start of step first and the end of step last."""
 
     def __init__(self, first, last):
         self.first = first
@@ -31,7 +31,7 @@ class NoWaiting(L.Callback):
             self.set("error")
 
     def on_train_batch_end(self, trainer, module, *batch):
-        # torch does not notice that an event is waited for: look whether the newest step is still unread.
+        # torch does not detect waiting for an event, so check that the newest step is still unread.
         if self.first < trainer.global_step <= self.last and torch.cuda.is_available():
             assert module.outcomes.newest.step == trainer.global_step - 1
         if trainer.global_step == self.last:
@@ -99,8 +99,8 @@ def test_utilisation_is_a_hand_count_over_the_makers_peak(run, device):
     if "work/mfu" not in seen.tags():
         pytest.skip(f"no maker's peak is known of {torch.cuda.get_device_name()}")
 
-    # Six operations a weight and token, for 12 C^2 weights in each of N blocks and V C to unembed; and 12 N C T in
-    # attention.
+    # Each weight costs six operations per token: 12 C^2 weights in each of N blocks, V C to unembed. Attention costs
+    # 12 N C T.
     n_layers = 2
     d_model = 64
     context_length = 64
@@ -123,7 +123,7 @@ def test_utilisation_is_a_hand_count_over_the_makers_peak(run, device):
 
 
 class Walled(Scalars):
-    """Scalars, and the milliseconds of the newest step by the host's clock, the device waited for at both ends."""
+    """Scalars that also measures the newest step in milliseconds on the host's clock, synchronized at both ends."""
 
     def wait(self):
         if torch.cuda.is_available():
@@ -135,16 +135,16 @@ class Walled(Scalars):
         super().on_train_batch_end(*hook)
 
     def _begin_step(self, *hook):
-        # What Scalars itself computes between two steps is in none of its parts.
+        # The time that Scalars itself needs between two steps belongs to none of its parts.
         super()._begin_step(*hook)
         self.start = self.wait()
 
 
 def test_the_parts_of_a_step_add_up_to_its_wall_time(run, monkeypatch):
-    # A logged step also copies the weights, which is in none of the parts that are logged otherwise.
+    # A logged step also copies the weights. The logged parts do not include this time.
     monkeypatch.setattr(measures, "PARTS", (*measures.PARTS, "copy"))
 
-    # A model so large that the GPU is busier than the host that starts its kernels.
+    # The model is so large that the GPU takes longer than the host takes to launch its kernels.
     large = {"context_length": 64, "d_model": 1024, "n_layers": 6, "n_heads": 16}
     batch_size = 128
     if TRY_ON_CPU:
