@@ -1,4 +1,4 @@
-"""What is written whole or not at all, whatever interrupts it."""
+"""A file is written completely or not at all, whatever interrupts the write."""
 
 import os
 import subprocess
@@ -9,7 +9,7 @@ import pytest
 from full_disk import files_of_at_most
 from gptmini.files import new_folder, replace_by_symlink, replacing
 
-# Begins to replace a file, and kills itself.
+# Starts to replace a file, then kills itself.
 KILLED = """
 import os, signal, sys
 from pathlib import Path
@@ -28,7 +28,7 @@ def names(folder):
 
 @pytest.fixture
 def path(tmp_path):
-    """A file that is there already, alone in its folder."""
+    """Return an existing file, alone in its folder."""
     path = tmp_path / "file"
     path.write_bytes(b"old")
     return path
