@@ -1,4 +1,4 @@
-"""The run or the checkpoint that a user means by a path."""
+"""A path finds the run or the checkpoint that the user means."""
 
 import os
 from pathlib import Path
@@ -10,7 +10,7 @@ from gptmini.runs import every_run, find_checkpoint, find_run, find_runs, named_
 from gptmini.runs.run_folder import Identity, link_latest, write_config
 from gptmini.user_error import UserError
 
-# In the order in which the runs began. The times of their files say the opposite, as those of a copy may.
+# In the order in which the runs started. Their files have the opposite order of times, as those of a copy may have.
 TIMES = (
     "2026-11-22_09-00-00",
     "2026-11-22_09-00-00_2",
@@ -24,7 +24,7 @@ OTHER = Path("runs/other/2026-11-22_09-30-00")
 
 @pytest.fixture(autouse=True)
 def runs(tmp_path, monkeypatch):
-    """The working folder with several runs of the name demo and one of the name other, which runs/latest leads to."""
+    """Make several runs of the name demo and one of the name other, to which runs/latest points."""
     monkeypatch.chdir(tmp_path)
     for i, folder in enumerate([*DEMO, OTHER]):
         (folder / "checkpoints").mkdir(parents=True)
@@ -71,7 +71,7 @@ def test_a_folder_of_runs_holds_them_in_the_order_in_which_they_began():
     assert find_runs("runs/demo") == DEMO
     assert find_runs(NEWEST) == [NEWEST]
 
-    # A run whose folder has another name began when its configuration was written.
+    # If the folder of a run was renamed, the run started when its configuration was written.
     renamed = Path("runs/demo/kept")
     DEMO[0].rename(renamed)
     assert find_runs("runs/demo")[0] == renamed
@@ -81,7 +81,7 @@ def test_a_folder_of_runs_holds_them_in_the_order_in_which_they_began():
 
 def test_a_run_under_another_name_that_is_resumed_is_not_the_newest():
     began = Identity(begun=f"{TIMES[2]}.5", id="demo")
-    for number in (2, 0):  # the second one is written last, as at a resumption
+    for number in (2, 0):  # 0 is written last, as a resumed run would be
         folder = Path(f"runs/demo/{number}")
         folder.mkdir()
         write_config("", folder, [], began._replace(begun=f"2026-11-22_09-00-0{number}.5"))

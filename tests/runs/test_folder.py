@@ -1,4 +1,4 @@
-"""The folder that a run gets, and who may write to it."""
+"""The folder of a new run, and which process may write to it."""
 
 import os
 import subprocess
@@ -11,7 +11,7 @@ import gptmini
 from gptmini.runs import run_folder
 from gptmini.user_error import UserError
 
-# A process that trains in a folder too.
+# Another process that trains in a folder.
 OTHER = """
 import sys
 from pathlib import Path
@@ -42,7 +42,7 @@ def test_a_folder_of_ones_own_may_be_absent_or_empty_and_nothing_else(tmp_path):
     own = tmp_path / "mine"
     place, made = run_folder.make_run_folder("runs", None, str(own))
     assert (place, made) == (own, [own])
-    # A process that was killed before its run began leaves a lock.
+    # A process that was killed before its run started leaves a lock.
     (own / ".lock").touch()
     assert run_folder.make_run_folder("runs", None, str(own)) == (own, [])
 
@@ -83,7 +83,7 @@ def test_a_configuration_is_kept_under_the_version_that_writes_it(tmp_path):
 
 
 def test_a_run_keeps_when_it_began_and_its_id_wherever_its_folder_lies(tmp_path):
-    # Two checkouts of one project, in which the same is typed.
+    # Two checkouts of one project, with the same command line.
     folders = [tmp_path / checkout / "runs" / "wb" for checkout in ("a", "b")]
     first, second = (run_folder.identity_of(folder) for folder in folders)
     assert first.id != second.id
@@ -97,7 +97,7 @@ def test_a_run_keeps_when_it_began_and_its_id_wherever_its_folder_lies(tmp_path)
     moved = folder.rename(tmp_path / "moved")
     assert run_folder.identity_of(moved) == first
 
-    # YAML quotes some names, and Weights & Biases takes 128 characters.
+    # YAML quotes some names, and Weights & Biases accepts at most 128 characters.
     odd = tmp_path / "???" / "..."
     odd.mkdir(parents=True)
     identity = run_folder.identity_of(odd)
@@ -114,7 +114,7 @@ def test_a_run_of_an_earlier_version_has_the_id_that_its_folder_named(tmp_path, 
     identity = run_folder.identity_of(folder)
     assert identity.id == "runs-a-1"
 
-    # It keeps both from here on.
+    # From now on the run keeps its id and its start time.
     run_folder.write_config("seed: 1\n", folder, [], identity)
     os.utime(folder / "config.yaml", (4_000_000_000, 4_000_000_000))
     assert run_folder.identity_of(folder.rename("b")) == identity

@@ -1,4 +1,4 @@
-"""What becomes of the files of a run that is resumed."""
+"""Resuming a run sets aside, removes or keeps the files in its folder."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from gptmini.runs.resume import adopt, find_training_state, remove_left_overs
 
 @pytest.fixture
 def run(tmp_path):
-    """A run folder whose best checkpoint is of step 1, previous of step 2 and last of step 3."""
+    """Make a run folder with best.ckpt of step 1, previous.ckpt of step 2 and last.ckpt of step 3."""
     (tmp_path / "config.yaml").write_text("")
     folder = tmp_path / "checkpoints"
     folder.mkdir()
@@ -25,7 +25,7 @@ def steps(run):
 
 
 def test_the_checkpoint_that_a_run_goes_on_from_becomes_its_newest(run):
-    # The second time nothing is left to set aside.
+    # The second call has nothing left to set aside.
     for _ in range(2):
         adopt(run / "checkpoints" / "best.ckpt", 1, run)
 
@@ -68,7 +68,7 @@ def test_what_a_killed_process_had_half_written_is_removed_and_nothing_else(run)
         ".state.0123456789abcdef.tmp",
         "checkpoints/.last.ckpt.0123456789abcdef.tmp",
     ]
-    # A report takes no lock, so that its file may be of a process that still runs.
+    # A report takes no lock, so its temporary file may belong to a process that is still running.
     kept = [".report.html.0123456789abcdef.tmp", "mine.tmp", "events.out.tfevents.1.host.2.3"]
     for name in (*left_over, *kept):
         (run / name).touch()

@@ -1,4 +1,4 @@
-"""How a run stands is read as the run wrote it, without torch."""
+"""The state of a run is read as the run wrote it, without torch."""
 
 import subprocess
 import sys

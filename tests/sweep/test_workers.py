@@ -20,7 +20,7 @@ from pretended_sweep import LISTED, TRAIN, settings, start
 from sweep_journals import trials_of
 
 
-class Said(list):
+class Lines(list):
     """The lines that a worker printed."""
 
     def __call__(self, topic, text):
@@ -30,7 +30,7 @@ class Said(list):
 def work(folder, dimensions=(LISTED,), fixed=("seed=1",), command=TRAIN, variables=None, **changes):
     """Let one worker train a sweep in a folder; return the lines that it printed."""
     folder.mkdir(exist_ok=True)
-    said = Said()
+    said = Lines()
     worker = Worker(
         sweep=Sweep(folder, Space(list(dimensions), list(fixed)), settings(**changes)),
         stopping=SweepEnd(),
@@ -50,7 +50,7 @@ def notes_of(folder, number=0):
 
 
 def test_a_run_is_told_once_to_end_however_often_the_sweep_is(tmp_path):
-    """A second SIGTERM would end a run unsaved."""
+    """A second SIGTERM would end a run before it is saved."""
     noted = tmp_path / "noted"
     run = (
         "import pathlib, signal, sys, time\n"
