@@ -1,15 +1,15 @@
-"""What every test has."""
+"""Settings for all tests."""
 
 import os
 import signal
 
-# Tensors here are tiny, and several tests run at once: further threads would only wait for each other. torch reads the
-# variable when it is first imported, in the tests and in the programs that they start.
+# Tensors here are tiny and several tests run at once, so more threads would only wait for each other. torch reads the
+# variable on import, in the tests and in the programs that they start.
 os.environ["OMP_NUM_THREADS"] = "1"
 
-# As a command sets it for its ranks before it imports torch: a rank that is forked from a test has torch already.
+# A command sets this for its ranks before it imports torch. A rank forked from a test has imported torch already.
 os.environ["TORCH_CPP_LOG_LEVEL"] = "ERROR"
 
-# A shell turns Ctrl-C off for what it starts in the background, and the programs that tests stop by Ctrl-C would
-# inherit that.
+# A shell ignores Ctrl-C for background jobs, and programs started by the tests would inherit this. Some tests stop
+# them with Ctrl-C.
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -1,4 +1,4 @@
-"""Functions that several processes run together, in a process group of torch over gloo."""
+"""Run a function in several forked processes, which form a torch process group over gloo."""
 
 import multiprocessing
 import os
@@ -8,15 +8,15 @@ from datetime import timedelta
 import torch
 import torch.distributed
 
-SECONDS = 60  # after which a process that waits in vain for another one fails
+SECONDS = 60  # a process that waits longer for another one fails
 
 
 def in_processes(n_ranks, function, *arguments, folder):
-    """Call function(*arguments) in n_ranks processes, forked from this one; return the results by rank.
+    """Call function(*arguments) in n_ranks processes forked from this one. Return the results by rank.
 
-    folder is one for the file in which the processes find each other. A result must be plain, or hold tensors.
+    The processes find each other through a file in folder. A result must be picklable, tensors included.
     """
-    # A fork costs milliseconds; a new process would import torch for seconds.
+    # A fork takes milliseconds. A new process would import torch, which takes seconds.
     context = multiprocessing.get_context("fork")
     queue = context.SimpleQueue()
     processes = []
@@ -38,7 +38,7 @@ def in_processes(n_ranks, function, *arguments, folder):
 
 def _run(queue, rank, n_ranks, store, function, arguments):
     try:
-        # Threads of OpenMP do not survive a fork.
+        # OpenMP threads do not survive a fork.
         torch.set_num_threads(1)
         torch.distributed.init_process_group(
             "gloo",
@@ -55,7 +55,7 @@ def _run(queue, rank, n_ranks, store, function, arguments):
 
 
 def forked(function, *arguments):
-    """Call a function in a process that is forked from this one, so that what it sets up ends with it."""
+    """Call a function in a process forked from this one, so that its side effects end with it."""
     context = multiprocessing.get_context("fork")
     queue = context.SimpleQueue()
     process = context.Process(target=_call, args=(queue, function, arguments), daemon=True)
@@ -75,7 +75,7 @@ def _call(queue, function, arguments):
 
 
 def as_rank():
-    """Set the variables of torchrun for the rank that this process is in torch's process group."""
+    """Set torchrun's environment variables for this process's rank in torch's process group."""
     rank = str(torch.distributed.get_rank())
     size = str(torch.distributed.get_world_size())
     os.environ.update(

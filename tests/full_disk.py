@@ -1,4 +1,4 @@
-"""A disk that is full, as a process meets it."""
+"""Simulate a full disk for this process."""
 
 import resource
 from contextlib import contextmanager
@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def files_of_at_most(n_bytes):
-    """Let the system refuse to write more bytes of any file, within a block."""
+    """Let writes fail that would make any file larger than n_bytes, within a with block."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (n_bytes, before[1]))
     try:

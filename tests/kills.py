@@ -1,4 +1,4 @@
-"""Kill a pretended sweep again and again, and look at what came of it."""
+"""Kill a sweep of pretended runs again and again, and check its results."""
 
 import csv
 import json
@@ -12,45 +12,45 @@ from pathlib import Path
 import pretended_sweep
 from sweep_journals import trials_of
 
-WHOM = ("the sweep", "a run", "everything")
+TARGETS = ("the sweep", "a run", "everything")
 
 
 def kill_often(folder, sampler, n_kills, chance, most_seconds=3):
-    """Kill a sweep in a folder n_kills times, each time it or a run of it or all; returns how often each was.
+    """Kill the sweep, one run, or all of them, n_kills times in total. Return the number of kills by target.
 
-    It is killed at most so many seconds after its first run has begun.
+    Each kill comes at most most_seconds after the first run has started.
     """
-    by_whom = dict.fromkeys(WHOM, 0)
+    counts = dict.fromkeys(TARGETS, 0)
     while True:
         process = pretended_sweep.start(folder, sampler)
-        while sum(by_whom.values()) < n_kills and process.poll() is None:
-            # A kill before the first run would prove little.
+        while sum(counts.values()) < n_kills and process.poll() is None:
+            # A kill before the first run would test little.
             while not runs_in(folder) and process.poll() is None:
                 time.sleep(0.02)
             with suppress(subprocess.TimeoutExpired):
                 process.wait(timeout=chance.uniform(0, most_seconds))
                 break
-            whom = chance.choice(WHOM)
+            target = chance.choice(TARGETS)
             runs = runs_in(folder)
             chance.shuffle(runs)
             killed = {
                 "the sweep": [process.pid],
                 "a run": runs[:1],
                 "everything": [process.pid, *runs],
-            }[whom]
+            }[target]
             for pid in killed:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-            by_whom[whom] += bool(killed)
+            counts[target] += bool(killed)
             if process.pid in killed:
                 break
         if process.wait() == 0:
-            return by_whom
+            return counts
         assert process.returncode == -signal.SIGKILL, process.returncode
 
 
 def runs_in(folder):
-    """The processes of the runs in a sweep's folder, as Linux lists them."""
+    """Return the process ids of a sweep's runs, from /proc (Linux)."""
     found = []
     for entry in Path("/proc").iterdir():
         with suppress(OSError):
@@ -63,7 +63,7 @@ def runs_in(folder):
 
 
 def check(folder, n_trials):
-    """Assert that no trial was lost or doubled, and that none was trained twice."""
+    """Assert that no trial was lost, duplicated or trained twice."""
     trials = trials_of(folder)
     assert [trial.number for trial in trials] == list(range(n_trials))
     assert {trial.state.name for trial in trials} == {"COMPLETE"}
@@ -80,6 +80,6 @@ def check(folder, n_trials):
 
 
 def table_of(folder):
-    """The rows of a sweep's table, without times and the places of runs."""
+    """Return the rows of a sweep's table, without times and paths of runs."""
     with (folder / "table.csv").open() as file:
         return [row | {"seconds": "", "run": ""} for row in csv.DictReader(file)]

@@ -20,7 +20,7 @@ from filelock import FileLock, Timeout
 
 STEPS = 10
 SECONDS_OF_STEP = float(os.environ.get("SECONDS_OF_STEP", "0.02"))
-ASKED = []
+SIGNALS = []
 
 
 def loss_of(values):
@@ -61,7 +61,7 @@ def holds(file):
 
 
 def main(overrides):
-    signal.signal(signal.SIGTERM, lambda number, frame: ASKED.append(number))
+    signal.signal(signal.SIGTERM, lambda number, frame: SIGNALS.append(number))
     values = dict(line.lstrip("+").split("=", 1) for line in overrides if "=" in line)
     folder = Path(values.pop("folder"))
     place = folder.parent / "notes"
@@ -107,10 +107,10 @@ def main(overrides):
     while step < STEPS:
         time.sleep(SECONDS_OF_STEP)
         step += 1
-        if step % 3 == 0 or step == STEPS or ASKED:
+        if step % 3 == 0 or step == STEPS or SIGNALS:
             save(folder, step, best)
             note(saved=step)
-        if ASKED and step < STEPS:
+        if SIGNALS and step < STEPS:
             return 143
     return 0
 

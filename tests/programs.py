@@ -1,4 +1,4 @@
-"""A program of this package in a process of its own, forked from this one: it need not import torch for seconds."""
+"""Run a gptmini program in a process forked from this one, which saves the seconds of importing torch."""
 
 import os
 import subprocess
@@ -12,26 +12,26 @@ from gptmini import hardware
 
 
 def gptmini():
-    """Run a command of gptmini as python -m does, whose module must not be loaded before."""
+    """Run a gptmini command like `python -m gptmini`. The command's module must not be imported already."""
     from gptmini.__main__ import main
 
     main()
 
 
 def start(*arguments, program=gptmini, variables=None, **options):
-    """Start a program with arguments, as subprocess.Popen would, whose options these are; returns the Popen.
+    """Start a program with arguments and return its Popen. The options are those of subprocess.Popen.
 
-    program is a function without arguments, which reads sys.argv. variables are added to those of the environment.
+    program is a function without arguments that reads sys.argv. variables are added to the environment.
     """
 
     def become():
-        # Popen waits until a pipe of its own is closed, as exec closes it.
+        # Popen waits until one of its own pipes is closed. exec would close it.
         os.closerange(3, 1024)
         os.environ.update(variables or {})
         run(program, *arguments)
 
     streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    # The child never comes to exec. restore_signals would let a closed pipe kill it, which Python does not.
+    # The child never calls exec. With restore_signals a closed pipe would kill it, unlike a normal Python process.
     return subprocess.Popen(
         [sys.executable],
         preexec_fn=become,
@@ -41,16 +41,16 @@ def start(*arguments, program=gptmini, variables=None, **options):
 
 
 def run(program, *arguments):
-    """Run a program in this forked process to its end, and end the process, on the streams 0, 1 and 2."""
-    # Threads of OpenMP do not survive a fork: what would use them waits for ever.
+    """Run a program in this forked process, on the streams 0, 1 and 2, then exit the process."""
+    # OpenMP threads do not survive a fork, and code that uses them would wait forever.
     torch.set_num_threads(1)
     hardware._own_threads.cache_clear()
 
     code = 1
-    # Whatever happens, this process must not go on as pytest.
+    # Whatever happens, this process must not continue as pytest.
     try:
         sys.argv = ["gptmini", *arguments]
-        # pytest has put streams of its own in place of these.
+        # pytest has replaced these streams with its own.
         sys.stdin = open(0, closefd=False)  # noqa: SIM115
         sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115
         sys.stderr = open(2, "w", buffering=1, closefd=False)  # noqa: SIM115
@@ -61,7 +61,7 @@ def run(program, *arguments):
     except BaseException:
         traceback.print_exc()
     finally:
-        # The reader of stdout may be gone.
+        # The reader of stdout may have exited.
         with suppress(OSError):
             sys.stdout.flush()
         os._exit(code)

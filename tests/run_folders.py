@@ -1,4 +1,4 @@
-"""What tests read of run folders below the working folder."""
+"""Read run folders below the working folder."""
 
 from pathlib import Path
 
@@ -7,15 +7,15 @@ import yaml
 
 
 def newest(folder=Path()):
-    """Folder of the newest run below a folder."""
+    """Return the folder of the newest run below a folder."""
     return (folder / "runs" / "latest" / "config.yaml").resolve().parent
 
 
 def last(folder, name="last"):
-    """Content of a run's last checkpoint, or of another one."""
+    """Return the content of a run's last checkpoint, or of the checkpoint with this name."""
     return torch.load(folder / "checkpoints" / f"{name}.ckpt", weights_only=True)
 
 
 def config_of(folder):
-    """The configuration that a run folder keeps."""
+    """Return the configuration stored in a run folder."""
     return yaml.safe_load((folder / "config.yaml").read_text())

@@ -1,7 +1,7 @@
-"""The tiny models of all tests, written once: arguments of GPTConfig. This file imports no room of gptmini.
+"""The tiny models of all tests, as arguments of GPTConfig. This file imports nothing from gptmini.
 
-The letters are those of gptmini's docstrings. No two axes of a model share a size, so that an exchanged axis shows. A
-test whose point is another size changes that field alone: GPTConfig(**GPT2 | {"n_layers": 3}).
+The letters are those of gptmini's docstrings. No two axes of a model have the same size, so that swapped axes are
+noticed. A test that needs another size changes only that field: GPTConfig(**GPT2 | {"n_layers": 3}).
 """
 
 import pytest
@@ -14,7 +14,7 @@ G = 3  # key and value heads
 D = 4  # width of a head
 C = H * D  # width of the residual stream: 24
 F = 40  # width of an MLP that is not 4 C wide
-V = 11  # kinds of tokens
+V = 11  # vocabulary size
 N = 2  # blocks
 CONTEXT = 13  # longest input of a model
 
@@ -62,8 +62,8 @@ LLAMA = SIZES | {
 }
 SMEARED = MODERN | {"smear": 3, "mlp_smear": 2}
 
-# A model for tests that read what it draws. No norm and no cap narrows its logits: with wide random weights, its text
-# has every token of the vocabulary in it.
+# For tests that read the generated text. Neither norms nor a softcap narrow the logits: with wide random weights, the
+# text contains every token of the vocabulary.
 TALKATIVE = MODERN | {
     "qk_norm": False,
     "embedding_norm": False,
@@ -76,9 +76,9 @@ PRESETS = pytest.mark.parametrize(
     "preset", [GPT2, MODERN, SMEARED], ids=["gpt2", "modern", "smeared"]
 )
 
-# GPT2 and MODERN for runs of the training room: byte tokens, windows so short that a pass has many of them, and half
-# the width, for speed. The modern model begins with GPT-2's first weights, so that the first step has no gradient of
-# zero.
+# GPT2 and MODERN for the runs of tests/training: byte tokens, windows so short that an epoch has many, and half the
+# width for speed. The modern model starts with GPT-2's initial weights, because its own would give zero gradients in
+# the first step.
 TRAINED_SIZES = {"vocab_size": 257, "context_length": 5, "d_model": 12, "n_heads": 3}
 TRAINED = {
     "gpt2": GPT2 | TRAINED_SIZES,

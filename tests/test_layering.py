@@ -1,6 +1,6 @@
-"""Files import from lower layers alone and in no cycle, libraries stay in their packages, and no file imports a script.
+"""Files import only from lower layers and without cycles, libraries stay in their packages, nothing imports a script.
 
-Files in scripts/benchmarks import each other, relatively.
+Files in scripts/benchmarks may import each other, relatively.
 """
 
 import ast
@@ -17,7 +17,7 @@ PACKAGE = ROOT / "gptmini"
 SCRIPTS = ROOT / "scripts"
 BENCHMARKS = SCRIPTS / "benchmarks"
 
-# The packages and single files of gptmini. A file imports from the lines above its own, and within its package.
+# The packages and single files of gptmini, lowest layer first. A file may import from lower layers and its own package.
 LAYERS = (
     (
         "files",
@@ -42,7 +42,7 @@ LAYERS = (
     ("gptmini",),  # __init__.py and __main__.py
 )
 LAYER_OF = {name: number for number, names in enumerate(LAYERS) for name in names}
-HOMES = {  # the packages that may import a library, or print
+HOMES = {  # the packages that may import a library, or call print
     "lightning": {"training"},
     "hydra": {"configuration", "commands"},
     "omegaconf": {"configuration"},
@@ -55,7 +55,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 SCRIPT_FILES = sorted(SCRIPTS.rglob("*.py"))
 
 
-def room(path):
+def package_of(path):
     parts = path.relative_to(PACKAGE).with_suffix("").parts
     return "gptmini" if parts in (("__init__",), ("__main__",)) else parts[0]
 
@@ -66,12 +66,12 @@ def name_of(path):
 
 @cache
 def nodes_of(path):
-    """Every node of a file's syntax."""
+    """Return every node of a file's syntax tree."""
     return list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
 
 
 def named(nodes):
-    """Modules that are named in strings, as for an import when a name is first used."""
+    """Yield modules named in strings, such as those that are imported on first use."""
     for node in nodes:
         is_text = isinstance(node, ast.Constant) and isinstance(node.value, str)
         if is_text and node.value.startswith("gptmini."):
@@ -79,7 +79,7 @@ def named(nodes):
 
 
 def without_typing(node):
-    """The nodes below a node that run: imports for type checkers alone are left out."""
+    """Yield all nodes below a node, except imports for type checkers (TYPE_CHECKING)."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.If) and getattr(child.test, "id", None) == "TYPE_CHECKING":
             continue
@@ -88,7 +88,7 @@ def without_typing(node):
 
 
 def imported(nodes):
-    """Full names of what is imported, inside of functions too. Benchmarks' imports of each other are left out."""
+    """Yield the full names of imports, also inside functions. Relative imports (benchmarks) are left out."""
     for node in nodes:
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -97,7 +97,7 @@ def imported(nodes):
 
 
 def module_of(path):
-    """The dotted name of a file of the package."""
+    """Return the dotted module name of a file in the package."""
     name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
     return name.removesuffix(".__init__")
 
@@ -107,13 +107,13 @@ MODULES = {module_of(path): path for path in FILES}
 
 @cache
 def graph():
-    """The files that each file of the package imports when it runs, by the names of modules."""
+    """Return, by module name, the modules of the package that each module imports at run time."""
     found = {}
     for name, path in MODULES.items():
         tree = ast.parse(path.read_text(encoding="utf-8"))
         targets = set()
         for full in imported(without_typing(tree)):
-            # Either a module, or a name in one.
+            # The import names a module, or an object in a module.
             module = full if full in MODULES else full.rpartition(".")[0]
             targets |= {module} & set(MODULES)
         found[name] = targets - {name}
@@ -121,7 +121,7 @@ def graph():
 
 
 def used(path):
-    """Top names of the libraries that a file imports, and print if it calls that."""
+    """Yield the top-level names of the libraries that a file imports, and print if it calls print."""
     for name in imported(nodes_of(path)):
         yield name.partition(".")[0]
     for node in nodes_of(path):
@@ -140,20 +140,20 @@ def test_no_file_of_the_package_imports_relatively():
 
 
 def test_every_package_has_a_layer():
-    assert {room(path) for path in FILES} == set(LAYER_OF)
+    assert {package_of(path) for path in FILES} == set(LAYER_OF)
 
 
 def test_no_file_imports_from_another_package_of_its_layer_or_a_higher_one():
     wrong = []
     for name, path in MODULES.items():
-        own = room(path)
+        own = package_of(path)
         tree = ast.parse(path.read_text(encoding="utf-8"))
         for target in (*imported(without_typing(tree)), *named(nodes_of(path))):
             top, _, rest = target.partition(".")
             other = rest.partition(".")[0]
             if top != "gptmini" or other not in LAYER_OF:
                 continue
-            # The files of the lowest layer are small, and may import each other.
+            # Files of the lowest layer are small and may import each other.
             is_below = LAYER_OF[other] < LAYER_OF[own] or LAYER_OF[other] == 0
             if other != own and not is_below:
                 wrong.append(f"{name} imports {target}")
@@ -173,7 +173,7 @@ def test_a_library_stays_in_its_packages():
     wrong = []
     for path in FILES:
         is_program = path.name in ("__main__.py", "hardware.py")  # python -m gptmini.hardware
-        own = "commands" if is_program else room(path)
+        own = "commands" if is_program else package_of(path)
         for name in used(path):
             if own not in HOMES.get(name, {own}):
                 wrong.append(f"{name} belongs to {HOMES[name]}, and {name_of(path)} uses it")
@@ -181,7 +181,7 @@ def test_a_library_stays_in_its_packages():
 
 
 def test_nothing_imports_a_script():
-    """imported() leaves out the relative imports of benchmarks, which are allowed."""
+    """imported() leaves out relative imports, so benchmarks may import each other."""
     scripts = {script.stem for script in SCRIPT_FILES} | {"benchmarks", "scripts"}
     scripts -= sys.stdlib_module_names
     wrong = []
@@ -210,11 +210,12 @@ def test_importing_the_package_loads_nothing_heavy():
 
 
 def test_configurations_name_what_a_room_shows():
-    """Run folders keep these names, so that code may move behind a room's face without breaking a run."""
+    """Run folders store these names. They name the package, so that code may move inside it without breaking a run."""
     names = {target for _, target in targets(known_nodes(ROOT / "configs"))}
     own = {name for name in names if name.startswith("gptmini.")}
     assert len(own) > 20
     for target in own:
-        package, own_room, name = target.split(".")  # three parts: no module inside a room is named
-        face = importlib.import_module(f"{package}.{own_room}")
+        # Three parts: the target names no module inside the package.
+        package, own_package, name = target.split(".")
+        face = importlib.import_module(f"{package}.{own_package}")
         assert callable(getattr(face, name)), target

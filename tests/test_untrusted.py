@@ -1,4 +1,4 @@
-"""Files of somebody else, made by other programs: nothing in them runs, and no pipe or device is read."""
+"""Files from other people: no code in them runs, and no pipe or device is read."""
 
 import json
 import os
@@ -53,7 +53,7 @@ def test_tensors_and_plain_values_are_read_as_torch_saved_them(path, mapped, che
 
 
 class Payload:
-    """Unpickling this leaves a file."""
+    """Unpickling a Payload creates a file."""
 
     def __init__(self, trace):
         self.trace = trace
@@ -73,7 +73,7 @@ def test_pickled_code_is_refused_and_leaves_no_trace(path, tmp_path):
     with pytest.raises(UserError, match="only tensors and plain data; refused without running it"):
         read_tensors(path)
 
-    # A file of torch's layout, made by zipfile, with the bare payload as its pickle.
+    # A file in torch's layout, written with zipfile. Its pickle is the payload alone.
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("archive/data.pkl", pickle.dumps(payload, 2))
         archive.writestr("archive/version", b"3\n")
@@ -81,7 +81,7 @@ def test_pickled_code_is_refused_and_leaves_no_trace(path, tmp_path):
     with pytest.raises(UserError, match="refused without running it"):
         read_tensors(path)
 
-    # torch's older format, and Python's own.
+    # The same payload in torch's older format, and as a plain pickle.
     torch.save({"model": payload}, path, _use_new_zipfile_serialization=False)
     with pytest.raises(UserError, match="is not a checkpoint"):
         read_tensors(path)
@@ -120,7 +120,7 @@ def test_a_tensor_whose_bytes_are_not_all_in_the_file_is_refused(path, tensor, m
 
 
 def many_times(value, times, depth):
-    """A list of so many times a value, of so many times that list, and so on: small as a pickle, which names them."""
+    """Nest lists: each level repeats the level below. Pickles store references, so the pickle stays small."""
     for _ in range(depth):
         value = [value] * times
     return value
@@ -221,7 +221,7 @@ def test_nobody_waits_for_a_pipe_or_a_device(path, read):
 )
 def test_a_file_that_is_too_large_is_not_read(path, read, most):
     path.touch()
-    os.truncate(path, most + 1)  # takes no room on the disk
+    os.truncate(path, most + 1)  # sparse: uses no disk space
     with pytest.raises(UserError, match=rf"must have at most {most:,} bytes, got {most + 1:,}"):
         read(path)
 
@@ -259,7 +259,7 @@ NO_PLAIN_YAML = {
     "a text": ("text", "it holds no keys"),
     "cut short": ("a: [1,", "."),
     "a long number": (f"a: {'9' * 5000}", "."),
-    # The limit is ours, or that of libyaml itself.
+    # The limit is gptmini's own, or that of libyaml.
     "deep": (f"a: {'[' * 10**5}{']' * 10**5}", r"nested deeper than 100|maximum nesting depth"),
 }
 
@@ -337,7 +337,7 @@ FOREIGN = [
 
 @pytest.fixture(scope="module")
 def default():
-    """The configuration of the default run, and what it may call."""
+    """Return the configuration of the default run, and the targets that it may call."""
     config, _ = compose("train", [])
     tree = OmegaConf.to_container(config, resolve=True)
     allowed = targets(known_nodes(CONFIGS))
@@ -371,7 +371,7 @@ def test_a_folder_of_files_and_folders_is_plain_and_weights_and_biases_may_link(
         ("checkpoints/.x/.tmp", "link"),
         ("other/wandb/x", "link"),
         ("checkpoints/last.ckpt", "pipe"),
-        ("wandb/a.log", "pipe"),  # where links are allowed
+        ("wandb/a.log", "pipe"),  # links are allowed here
     ],
 )
 def test_a_folder_with_a_link_or_a_pipe_is_refused(tmp_path, place, kind):

@@ -1,4 +1,4 @@
-"""The wheel alone, unpacked where nothing of the clone is at hand, trains, resumes, samples and reports."""
+"""The wheel alone, unpacked without the rest of the clone, trains, resumes, samples, evaluates and reports."""
 
 import os
 import subprocess
@@ -17,7 +17,7 @@ RUN = ("experiment=smoke", "data=text", "data.path=my.txt", "callbacks.pictures=
 
 
 def run(*command, folder, **variables):
-    """Run a program of this Python in a folder; it must end well and quietly."""
+    """Run a program with this Python in a folder. It must succeed and write nothing to stderr."""
     result = subprocess.run(
         [sys.executable, *command],
         cwd=folder,
@@ -33,7 +33,7 @@ def run(*command, folder, **variables):
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
-    """The wheel, as the backend builds it that pip calls."""
+    """Build the wheel with the backend that pip calls."""
     pytest.importorskip("hatchling", reason="the build backend, a dev dependency")
     folder = tmp_path_factory.mktemp("wheel")
     build = "import sys; from hatchling.build import build_wheel; build_wheel(sys.argv[1])"
@@ -64,7 +64,7 @@ def test_it_trains_resumes_samples_evaluates_and_reports_and_python_loads_its_ru
         ("evaluate", "runs/latest"),
         ("report", "runs/latest"),
     )
-    # All in one process, because importing torch and Lightning takes seconds.
+    # One process for all commands, because importing torch and Lightning takes seconds.
     program = f"""
 import sys
 import gptmini

@@ -1,4 +1,4 @@
-"""Toy texts, corpora and models that tests of several rooms share."""
+"""Toy texts, corpora and models for tests of several packages."""
 
 import torch
 
@@ -7,17 +7,17 @@ from gptmini.model import GPTConfig, new_gpt
 
 
 def lines(n):
-    """A text of n lines that are all alike but for their numbers."""
+    """Return a text of n lines that differ only in their numbers."""
     return "".join(f"Line {i} says that {i} times {i} is {i * i}.\n" for i in range(n))
 
 
 def documents_of(train, val=()):
-    """The documents of a corpus of these texts, as its tokenizer is built from them."""
+    """Return the documents of a corpus of these texts, from which a tokenizer is built."""
     return [Document("train", text) for text in train] + [Document("val", text) for text in val]
 
 
 class Documents(Corpus):
-    """A corpus of given documents, those of train and val, or those without a split; its identity may be given too."""
+    """A corpus of given documents: train, val, or without a split. Its identity may be given as source."""
 
     def __init__(
         self, train=(), val=(), *, undecided=(), val_fraction=None, name="given", source=None
@@ -37,7 +37,7 @@ class Documents(Corpus):
 
 
 def wide_gpt(arguments, *, dtype=torch.float32, std=0.3):
-    """A model of these arguments of GPTConfig with random weights so wide that every part of it shows in the logits."""
+    """Return a model of GPTConfig(**arguments), with random weights so wide that every part shows in the logits."""
     model = new_gpt(GPTConfig(**arguments), seed=0).to(dtype)
     torch.manual_seed(1)
     for parameter in model.parameters():
