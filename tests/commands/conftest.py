@@ -12,10 +12,10 @@ from hydra._internal.hydra import Hydra
 from toys import lines
 
 SCRIPTS = Path(__file__).parent.parent.parent / "scripts"
-# The tiny run, configs/experiment/smoke.yaml, on the text in my.txt.
+# The tiny run (configs/experiment/smoke.yaml) on the text my.txt.
 WATCHED = ("experiment=smoke", "data=text", "data.path=my.txt")
 SHORT = (*WATCHED, "callbacks.pictures=null")  # drawing the pictures takes longer than the run
-# The same text and tokenizer for prepare.py, which has no experiments.
+# The same text and tokenizer for prepare.py, which takes no experiments.
 PREPARED = ("data=text", "data.path=my.txt", "tokenizer=byte")
 
 
@@ -28,9 +28,9 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture(scope="session", autouse=True)
 def composed_once():
-    """Let Hydra compose once, not twice: the first time it only asks for hydra.mode, which nothing here sets.
+    """Let Hydra compose once, not twice. The first composition only reads hydra.mode, which no test here sets.
 
-    It is a quarter of a tiny run's time. Commands in processes of their own compose as ever.
+    It takes a quarter of a tiny run's time. Commands in their own processes compose as usual.
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Hydra, "get_mode", lambda *arguments, **options: None)
@@ -55,12 +55,12 @@ class Result:
 
 @pytest.fixture
 def script(tmp_path, monkeypatch, capsys):
-    """Run scripts/NAME.py with arguments in a folder that holds my.txt."""
+    """Return a function that runs scripts/NAME.py with arguments in a folder with my.txt."""
     (tmp_path / "my.txt").write_text(lines(200))
     monkeypatch.chdir(tmp_path)
 
     def run(name, *arguments):
-        # gptmini adds a finder of modules in the working folder.
+        # gptmini adds a module finder for the working folder.
         monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])
         monkeypatch.setattr(sys, "argv", [str(SCRIPTS / f"{name}.py"), *arguments])
         capsys.readouterr()
@@ -88,9 +88,9 @@ KEPT = {}
 
 @pytest.fixture
 def once(script, tmp_path, tmp_path_factory):
-    """Act in the working folder if nothing has acted under this name yet; else copy there what that left.
+    """Run an action in the working folder, or copy its folder there if an action of this name ran before.
 
-    For runs with which many tests begin. Other runs in the working folder are removed.
+    For runs that many tests start with. Removes other runs from the working folder.
     """
 
     def act_or_copy(name, act):
@@ -109,7 +109,7 @@ def once(script, tmp_path, tmp_path_factory):
 
 @pytest.fixture
 def trained(script, once, tmp_path):
-    """The folder of a run of the tiny model on bytes, in the working folder."""
+    """Return the folder of a run of the tiny model on bytes, in the working folder."""
     once("trained on bytes", lambda: script("train", *SHORT))
     (folder,) = (tmp_path / "runs" / "smoke").iterdir()
     return folder
@@ -117,17 +117,17 @@ def trained(script, once, tmp_path):
 
 @pytest.fixture
 def short():
-    """Overrides of the tiny run without its pictures."""
+    """Overrides of the tiny run without pictures."""
     return SHORT
 
 
 @pytest.fixture
 def watched():
-    """Overrides of the tiny run with its pictures."""
+    """Overrides of the tiny run with pictures."""
     return WATCHED
 
 
 @pytest.fixture
 def prepared():
-    """Arguments of prepare.py that prepare the text of the tiny run."""
+    """Overrides for prepare.py that prepare the tiny run's text."""
     return PREPARED

@@ -123,7 +123,7 @@ class Sgd:
         return torch.optim.SGD([group], lr=self.lr)
 
 class Falling:
-    def __init__(self, warmup_steps): # which experiment=smoke gives
+    def __init__(self, warmup_steps): # set by experiment=smoke
         pass
 
     def __call__(self, step, max_steps):
@@ -148,13 +148,13 @@ def test_an_optimizer_a_schedule_and_a_callback_may_be_classes_of_ones_own(
     own = ("--config-dir", "mine", "optimizer=sgd", "schedule=falling")
     result = script("train", *own, *short, "+callbacks.tell={_target_: mine.Tell, every: 7}")
     assert result.code == 0, result.err
-    # The factor of the last of four steps, counted from 0.
+    # The factor at the last of four steps, counted from 0.
     assert f"told every 7 [{0.5 * (1 - 3 / 8)}]\n" in result.out
 
 
 @pytest.fixture
 def stopped(script, short, once):
-    """A run of eight steps that early stopping ended at the fourth, when its loss had not fallen by 5 nats."""
+    """Train eight steps. Early stopping ends the run at the fourth, because its loss has not fallen by 5 nats."""
     overrides = (*short, *LONG, f"+callbacks.stop={STOP}", "name=stopped")
     result = once("stopped early", lambda: script("train", *overrides)).result
     assert result.code == 0, result.err

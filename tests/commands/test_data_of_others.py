@@ -1,4 +1,4 @@
-"""Token files, datasets of the hub and mixtures, from the command line to the weights."""
+"""Token files, Hub datasets and mixtures, from the command line to the weights."""
 
 import re
 

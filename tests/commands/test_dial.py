@@ -27,20 +27,20 @@ CHOSEN = (
 
 @pytest.fixture(autouse=True)
 def few_steps(monkeypatch):
-    """Train a text as small as my.txt for a few steps, and measure the chosen model for a moment."""
+    """Allow few steps on a text as small as my.txt, and measure the chosen model for only 0.2 s."""
     monkeypatch.setattr(search, "LEAST_STEPS", 1)
     monkeypatch.setattr(timing, "CHOSEN_SECONDS", 0.2)
 
 
 @pytest.fixture
-def dialled(script, once):
+def dial_output(script, once):
     """Output of a run with a budget of one minute; preparing its text takes little of it."""
     result = once("dialled", lambda: script("train", *TEXT, "budget=1m")).result
     assert result.code == 0, result
     return result.out
 
 
-def test_its_numbers_alone_train_the_same_weights(script, dialled):
+def test_its_numbers_alone_train_the_same_weights(script, dial_output):
     config = OmegaConf.create(config_of(newest()))
     weights = last(newest())["state_dict"]
     typed = [f"{key}={OmegaConf.select(config, key)}" for key in CHOSEN]
@@ -49,9 +49,9 @@ def test_its_numbers_alone_train_the_same_weights(script, dialled):
     assert all(torch.equal(weights[name], again[name]) for name in weights)
 
 
-def test_it_says_what_it_has_chosen(dialled):
+def test_it_says_what_it_has_chosen(dial_output):
     config = OmegaConf.create(config_of(newest()))
-    said = next(line for line in dialled.splitlines() if "chosen: " in line)
+    said = next(line for line in dial_output.splitlines() if "chosen: " in line)
     assert f"{config.model.n_layers} blocks of width {config.model.d_model}," in said
     assert f" {config.trainer.max_steps} steps: " in said
     # A step reads 2,048 tokens, and the run has at most four epochs.
@@ -66,7 +66,7 @@ def test_it_tells_what_it_measures(script, monkeypatch):
     assert "measuring the chosen model\n" in said
 
 
-def test_a_run_with_it_goes_on_by_its_numbers(script, dialled):
+def test_a_run_with_it_goes_on_by_its_numbers(script, dial_output):
     steps = config_of(newest())["trainer"]["max_steps"] + 1
     result = script("train", "resume=runs/latest", f"trainer.max_steps={steps}")
     assert result.code == 0, result
@@ -170,7 +170,7 @@ def test_a_wrong_time_is_one_line(script, given):
 @pytest.mark.parametrize("n_val", [10, 40])
 @pytest.mark.parametrize("enough", [50_000, 10**9])
 def test_bytes_to_train_on_are_those_of_the_training_files(tmp_path, monkeypatch, n_val, enough):
-    """Whether all of them are read or some; files with val_path are no part of them, however large."""
+    """The same holds if all files are read or only some. Files of val_path do not count, however large they are."""
     monkeypatch.setattr(budget, "ENOUGH", enough)
     record = json.dumps({"text": "é" * 100}) + "\n"
     for i in range(20 + n_val):
@@ -179,7 +179,7 @@ def test_bytes_to_train_on_are_those_of_the_training_files(tmp_path, monkeypatch
     corpus = TextCorpus(files[n_val:], 0.1, val_path=files[:n_val])
 
     n_bytes = budget.bytes_to_train_on(corpus)
-    # An estimate is off by the part of a file that is read ahead.
+    # The estimate is wrong by the part of a file that was read ahead.
     assert n_bytes == pytest.approx(20 * 30 * 200, rel=0.1 if enough == 50_000 else 0)
 
 

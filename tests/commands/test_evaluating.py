@@ -13,7 +13,7 @@ import gptmini
 
 @pytest.fixture(autouse=True)
 def stories(tmp_path):
-    """Records of documents in the working folder."""
+    """Write documents as records into the working folder."""
     documents = [f"Story {i} tells of {'owl ' * (i % 7 + 1)}and rain.\n" for i in range(40)]
     lines = [json.dumps({"text": document}) for document in documents]
     (tmp_path / "stories.jsonl").write_text("\n".join(lines))
@@ -26,7 +26,7 @@ def evaluated(script, *arguments):
 
 
 def test_each_document_alone_is_its_sum_of_nats_over_its_bytes(script, trained, tmp_path):
-    """Of documents that fit into one window."""
+    """Each document fits into one window."""
     documents = [f"a {i}\né" for i in range(30)]
     lines = [json.dumps({"body": document}) for document in documents]
     (tmp_path / "short.jsonl").write_text("\n".join(lines))
@@ -108,7 +108,7 @@ def test_models_of_other_tokenizers_are_compared_by_document(script, trained, tm
     won = report["comparison"]["share_won_by_first"]
     assert swapped["comparison"]["share_won_by_first"] == pytest.approx(1 - won)
 
-    # The first model's tokens decide how many documents both are compared on.
+    # The first model's tokens decide how many documents are compared.
     limited = ("--text", "stories.jsonl", "--max-tokens", "99")
     report = evaluated(script, "--compare", "runs/smoke", "runs/pairs", *limited)
     first, second = (figures["bytes"] for figures in report["models"])
@@ -149,7 +149,7 @@ def test_the_sources_of_a_mixture_are_measured_by_document(script, trained, tmp_
 @pytest.mark.parametrize(
     ("name", "text", "said"),
     [
-        # A name that holds what also separates a message from its remedy, or a key of the configuration.
+        # The name contains a key, or the characters that separate a message from its remedy.
         ("my; text.txt", None, ["--text ", "got my; text.txt"]),
         ("data.path.txt", None, ["--text ", "got data.path.txt"]),
         ("a; b.pdf", "x", ["--text ", "got a; b.pdf; convert it to a .txt file"]),

@@ -15,7 +15,7 @@ from gptmini.configuration.keys import chain_of
 from gptmini.model import ModelSettings
 
 CONFIGS = Path(__file__).parent.parent.parent / "configs"
-# Command lines that together choose most options of the groups.
+# Together these command lines choose most options of the groups.
 CHOICES = [
     (),
     ("model=gpt2", "optimizer=adamw", "schedule=cosine", "data=shakespeare", "logger=mlflow"),
@@ -26,7 +26,7 @@ CHOICES = [
 
 @pytest.fixture
 def shown(script):
-    """The help text for a command line."""
+    """Return a function that returns the help text for a command line."""
 
     def run(*arguments, command="train"):
         result = script(command, "--help", *arguments)
@@ -37,7 +37,7 @@ def shown(script):
 
 
 def leaves(tree, prefix=""):
-    """Dotted name and value of each value of a configuration that a user may change."""
+    """Yield the dotted name and the value of each key that a user may change."""
     for name, value in tree.items():
         if name.endswith("_"):
             continue

@@ -135,7 +135,7 @@ def defined_keys():
         group = path.parent.name
         prefix = "" if path.parent == CONFIGS or group == "experiment" else f"{group}."
         for key in leaves(yaml.safe_load(path.read_text()), prefix):
-            if not key.startswith("sweep.params."):  # keys of gptmini train
+            if not key.startswith("sweep.params."):  # the params are keys of gptmini train
                 yield key
 
 
@@ -227,7 +227,7 @@ def test_changing_a_key_changes_what_it_is_for(world, observe_once, short, watch
     run = short
     if key.startswith("callbacks.pictures."):
         run = (*watched, "trainer.val_every_steps=4")  # draw them once
-    # Every run has its curves as lines of JSON. TensorBoard's own files take longer.
+    # Every run writes its curves as JSON lines. TensorBoard's own files take longer.
     run = (*run, "logger=none", *" ".join(context).split())
     before = observe_once(run)
     after = observe(world, (*run, *f"{key}={value}".split()))
@@ -235,7 +235,7 @@ def test_changing_a_key_changes_what_it_is_for(world, observe_once, short, watch
     assert before["error"] == ""
     assert after[observable] != before[observable]
     if observable == "error":
-        # The message names the value that is refused.
+        # The message contains the refused value.
         assert value.split()[0] in after["error"]
 
 
@@ -265,7 +265,7 @@ TRIED_ELSEWHERE = {
     "callbacks.early_stopping.patience",
     "callbacks.early_stopping.min_delta",
     "inspect",
-    "verify",  # in test_preparing.py, as the keys of the data of others
+    "verify",  # in test_preparing.py, like the keys for other people's data
     "data.sources",
     "data.dataset",
     "data.subset",
@@ -275,7 +275,7 @@ TRIED_ELSEWHERE = {
     # In tests/interop/test_chat.py.
     "data.template",
     "data.loss_on",
-    # Of packages that are imitated in test_loggers.py.
+    # These packages are mocked in test_loggers.py.
     "logger.wandb.project",
     "logger.wandb.entity",
     "logger.wandb.offline",
@@ -296,7 +296,7 @@ def test_every_key_with_rights_exists():
     assert set(KEYS) - set(known_keys()) - groups == set()
 
 
-# Keys that are tried above, in the options of their groups that the default run does not choose.
+# Keys tested above, for options that the default run does not choose.
 OTHER_OPTIONS = {
     "optimizer=adamw": [
         ("optimizer.lr=0.1", "weights"),

@@ -15,7 +15,7 @@ from run_folders import config_of, newest
 
 @pytest.fixture
 def run(script, short, tmp_path):
-    """Train with overrides and return the run's folder."""
+    """Return a function that trains with overrides and returns the run's folder."""
 
     def train(*overrides):
         result = script("train", *short, *overrides)
@@ -39,7 +39,7 @@ def expected(script, short, once):
 
 
 def validations(path):
-    """Validation loss by step, of a file of Lightning's CSV logger."""
+    """Return the validation loss by step from a file of Lightning's CSV logger."""
     with path.open() as file:
         rows = [row for row in csv.DictReader(file) if row["val/loss"]]
     return {int(row["step"]): float(row["val/loss"]) for row in rows}
@@ -119,7 +119,7 @@ def test_weights_and_biases_are_given_the_curves_and_what_the_configuration_says
     start = mock.Mock()
     monkeypatch.setattr(wandb, "init", start)
     monkeypatch.delenv("WANDB_MODE", raising=False)
-    # With pictures and samples, which Weights & Biases is not given: its log_image takes other arguments.
+    # The run has pictures and samples, but Weights & Biases does not get them: its log_image takes other arguments.
     typed = ["project=mine", "entity=team", "offline=true", "resume=never"]
     options = ("logger=wandb", "name='a#1'", *(f"logger.wandb.{change}" for change in typed))
     result = script("train", *watched, *options)
@@ -139,8 +139,8 @@ def test_weights_and_biases_are_given_the_curves_and_what_the_configuration_says
     assert points == curves_of(read_lines(folder))["val/loss"]
     assert start.return_value.finish.called  # or the next run of this process would write here
 
-    # Weights & Biases keeps links in the run folder, with which the run goes on. Its entry has the same id, also where
-    # the folder has another name. An id has no #.
+    # Weights & Biases keeps links in the run folder, and the run resumes nevertheless. It keeps its id even if its
+    # folder is renamed. An id contains no #.
     (folder / "wandb").mkdir()
     (folder / "wandb" / "latest-run").symlink_to("offline-run-1")
     folder.rename("moved")

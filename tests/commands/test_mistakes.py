@@ -1,6 +1,6 @@
 """Every mistake gives one line with the key, the value and the fix, and exit code 2. It changes no run.
 
-The tests of each package hold its own messages; here each command shows one of them.
+The tests of each package check its own messages. Here each command shows one of them.
 """
 
 import errno
@@ -18,8 +18,8 @@ import gptmini
 from commands.resuming.readings import snapshot
 from gptmini.commands import main
 
-FULL = Path("/dev/full")  # Linux: every write to it fails as on a full disk
-# The tiny run on a text that the row names.
+FULL = Path("/dev/full")  # Linux: every write fails, as on a full disk
+# The tiny run on a text that each row names.
 TINY = "train experiment=smoke data=text"
 STOP = "_target_: lightning.pytorch.callbacks.EarlyStopping"
 
@@ -221,7 +221,7 @@ def refused(script, tmp_path, monkeypatch, capsys):
     (tmp_path / "mine").mkdir()
     for name in ("m.GGUF", "a.safetensors"):
         (tmp_path / "mine" / name).touch()
-    # The program adds a finder of modules in the working folder.
+    # The program adds a module finder for the working folder.
     monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])
     # No server answers on this port.
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
@@ -303,7 +303,7 @@ OF_RUN = [
 def test_a_mistake_about_a_run_is_one_line_and_changes_nothing(refused, typed, words):
     line = refused(typed)
     assert_names(line, words)
-    # A file that --text names has no key.
+    # The file was given with --text, so the error must not mention a key.
     assert not typed.startswith(TEXT) or "data." not in line
 
 

@@ -14,7 +14,7 @@ def cells(script, tmp_path, monkeypatch):  # script writes the text my.txt
     pytest.importorskip("ipykernel", reason="pip install 'gptmini[dev]'")
     from nbformat.v4 import new_code_cell, new_notebook
 
-    # Jupyter would write its history and its connection file to the home folder.
+    # Otherwise Jupyter writes its history and its connection file to the home folder.
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
     monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path / "jupyter"))
 

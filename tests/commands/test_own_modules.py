@@ -13,7 +13,7 @@ EXECUTED = "raise SystemExit('a file of the working folder was executed')"
 
 
 @pytest.fixture
-def without(monkeypatch):
+def hide(monkeypatch):
     """Hide an installed library, as if pip had not installed it."""
 
     class Uninstalled:
@@ -23,7 +23,7 @@ def without(monkeypatch):
                 path = [place for place in sys.path if "site-packages" not in place]
             return PathFinder.find_spec(name, path, target)
 
-    def uninstall(name):
+    def hide_library(name):
         nonlocal library
         library = name
         for loaded in [module for module in sys.modules if module.partition(".")[0] == name]:
@@ -32,7 +32,7 @@ def without(monkeypatch):
     library = ""
     finders = [Uninstalled if finder is PathFinder else finder for finder in sys.meta_path]
     monkeypatch.setattr(sys, "meta_path", finders)
-    return uninstall
+    return hide_library
 
 
 @pytest.mark.parametrize(
@@ -44,16 +44,16 @@ def without(monkeypatch):
     ],
 )
 def test_a_file_is_not_run_in_the_place_of_a_library_that_is_not_installed(
-    trained, script, without, tmp_path, library, command, extra
+    trained, script, hide, tmp_path, library, command, extra
 ):
     (tmp_path / f"{library}.py").write_text(EXECUTED)
     (tmp_path / "my.parquet").write_bytes(b"PAR1")
-    without(library)
+    hide(library)
     script(*command).assert_refused(extra)
 
 
 def test_a_file_of_a_missing_librarys_name_is_a_class_of_ones_own_where_it_is_named(
-    script, short, without, tmp_path
+    script, short, hide, tmp_path
 ):
     (tmp_path / "optuna.py").write_text(
         "import lightning\n"
@@ -61,7 +61,7 @@ def test_a_file_of_a_missing_librarys_name_is_a_class_of_ones_own_where_it_is_na
         "    def on_train_end(self, trainer, module):\n"
         "        print('mine at', trainer.global_step)\n"
     )
-    without("optuna")
+    hide("optuna")
     result = script("train", *short, "+callbacks.mine._target_=optuna.Mine")
     assert "mine at 4\n" in result.out
 

@@ -26,7 +26,7 @@ def read_by_hydra(line):
     return OverridesParser.create().parse_override(line).value()
 
 
-# [x] is a list of paths, unless it is quoted.
+# [x] is a list of paths unless it is quoted.
 @pytest.mark.parametrize("text", [text for text in ODD if text != "[x]"])
 def test_a_path_or_a_name_is_taken_as_it_is_typed(text):
     for key in ("data.path", "resume", "runs_dir", "data_dir", "name"):
@@ -163,7 +163,7 @@ def test_a_list_of_files_is_a_list_and_a_file_that_is_named_like_one_is_quoted(
     for i, name in enumerate(("a.txt", "b.txt", "a ")):
         (tmp_path / name).write_text(f"Text {i}. " * 99)
     listed = prepare("data.path=[a.txt,b.txt]", "data.val_fraction=0.5")
-    many = ",".join(300 * ["a.txt", "b.txt"])  # longer than any name of a file
+    many = ",".join(300 * ["a.txt", "b.txt"])  # longer than a file name may be
     prepare(f"data.path=[{many}]", "data.val_fraction=0.5")
 
     (tmp_path / "[a.txt,b.txt]").write_text("Another text. " * 99)

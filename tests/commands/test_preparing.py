@@ -58,14 +58,14 @@ def test_what_gptmini_has_written_among_the_texts_of_a_folder_is_not_read(
     Journal(tmp_path / "runs" / "swept")
     (tmp_path / "runs" / "swept" / "output" / "0.txt").write_text("step 1/4")
 
-    # The first command writes skipped.txt, which the second one finds.
+    # The first command writes skipped.txt, and the second command finds it.
     n_bytes = 40 * len("One more. ") + (tmp_path / "my.txt").stat().st_size
     for _ in range(2):
         out = prepare()
         assert sum(int(n.replace(",", "")) for n in bytes_of_text.findall(out)) == n_bytes
     assert "prepared before" in out
 
-    # Two runs' tokens, the export, the run, the latest, the sweep, a page and a table.
+    # The 8 paths: tokens of two runs, the export, the run, runs/latest, the sweep, a page and a table.
     (tmp_path / "bad.jsonl").unlink()
     result = script("evaluate", str(trained), "--text", ".", "--json")
     assert result.code == 0, result.err

@@ -1,6 +1,6 @@
-"""The program gptmini, a run from its first step to its report, and the same from Python.
+"""The program gptmini: a run from its first step to its report, also from Python.
 
-The other commands go from beginning to end in their own files.
+The other commands are tested from start to end in their own files.
 """
 
 import gc
@@ -219,7 +219,7 @@ def test_the_program_sets_how_threads_wait_unless_the_user_has_and_an_import_set
 ):
     monkeypatch.delenv("GOMP_SPINCOUNT", raising=False)
     monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
-    # The program gptmini, and one that imports the package. Each shows what a process that it starts is given.
+    # The program gptmini, and a program that imports the package. Each prints the variable as a child process gets it.
     program = "import gptmini.__main__ as p; p.commands.main = lambda: None; p.main()"
     imported = "import gptmini; gptmini.train; gptmini.UserError"
     show = "import subprocess; print(subprocess.getoutput('echo $GOMP_SPINCOUNT'))"
@@ -249,7 +249,7 @@ def test_training_from_python_is_the_command_and_leaves_the_process_as_it_was(
         return hooks, list(warnings.filters), levels, signals, list(sys.argv), dict(os.environ)
 
     typed = newest()
-    # What Lightning sets when it is imported is set.
+    # Reset to Python's own hook, and to the log level that importing Lightning sets.
     threading.excepthook = threading.__excepthook__
     logging.getLogger("lightning.pytorch").setLevel(logging.INFO)
     before = settings()

@@ -1,6 +1,6 @@
 """Runs of several ranks: how they start, what they agree on, and what happens when one is lost.
 
-Each rank that torch's launcher starts imports torch and Lightning, so that a test here takes up to 10 seconds.
+Each rank started by torch's launcher imports torch and Lightning, so a test here takes up to 10 seconds.
 """
 
 import os
@@ -22,8 +22,8 @@ from run_folders import config_of, last, newest
 
 ENDLESS = ("trainer.max_steps=100000", "trainer.val_every_steps=100000")
 TWO = "trainer.devices=2"
-RANK = ("-m", "gptmini", "train")  # what torchrun starts
-PATIENCE = 120  # seconds that any command here may take
+RANK = ("-m", "gptmini", "train")  # the program that torchrun starts
+PATIENCE = 120  # the time limit of any command here, in seconds
 NEEDS_PROC = pytest.mark.skipif(
     not Path("/proc/self").exists(), reason="finds processes under /proc"
 )
@@ -204,7 +204,7 @@ def ranks_of(process):
 
 
 def assert_gone(process):
-    """Assert that a process ends soon."""
+    """Assert that a process exits within PATIENCE seconds."""
     deadline = time.monotonic() + PATIENCE
     while Path(f"/proc/{process}").exists():
         assert time.monotonic() < deadline

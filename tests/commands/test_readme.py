@@ -1,4 +1,4 @@
-"""What the README and the guides in docs/ promise, typed as they say, on runs cut short."""
+"""The commands in the README and in docs/ run as documented, on shortened runs."""
 
 import contextlib
 import io
@@ -26,20 +26,20 @@ from pretended_sweep import TRAIN
 ROOT = Path(__file__).parent.parent.parent
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 LINKING = [*DOCUMENTS, ROOT / "CONTRIBUTING.md", ROOT / "data" / "README.md"]
-# How a line begins that the tests type. Those of python -m and pytest have tests of their own, and so have benchmarks.
+# The first words of tested command lines. Commands with python -m, pytest and benchmarks have their own tests.
 TYPED = ("gptmini", "tensorboard ", "echo ")
-# The processes of a launcher import torch for seconds each; test_multirun.py trains in them.
+# A launcher's processes import torch, which takes seconds each. test_multirun.py tests them.
 TYPED_ELSEWHERE = "hydra/launcher=joblib"
 
 
 def blocks(document, language):
-    """The contents of a document's fenced blocks in a language."""
+    """Return the contents of a document's fenced blocks in a language."""
     fenced = rf"^```{language}\n(.*?)^```"
     return re.findall(fenced, document.read_text(), re.MULTILINE | re.DOTALL)
 
 
 def commands_of(documents):
-    """Every command in the documents' blocks of bash once, in their order, without its comment."""
+    """Return every command in the documents' bash blocks once, in order, without comments."""
     commands = []
     for document in documents:
         for line in "".join(blocks(document, "bash")).splitlines():
@@ -59,7 +59,7 @@ SHORTENED = {
         "trainer.val_every_steps=4",
         "trainer.val_tokens=256",
         "callbacks.samples.max_new_tokens=4",
-        "callbacks.pictures=null",  # the first run draws them, and so do test_watching.py's
+        "callbacks.pictures=null",  # the first run and test_watching.py draw them
     ],
     "sample": ["--max-new-tokens", "4"],
     "sweep": ["trainer.max_steps=4"],  # of pretended runs
@@ -68,7 +68,7 @@ SHORTENED = {
 
 
 def add_data_of_others(folder, text):
-    """Put what docs/data.md names beside the text: a dataset, token files, and the sources of a mixture."""
+    """Write the files that docs/data.md names: a dataset, token files, and the sources of a mixture."""
     dataset = folder / "roneneldan" / "TinyStories" / "data"
     dataset.mkdir(parents=True)
     stories = pa.table({"text": text.splitlines()})
@@ -86,9 +86,9 @@ def add_data_of_others(folder, text):
 
 @pytest.fixture(scope="module")
 def short_documentation(tmp_path_factory):
-    """Let data=pydoc read the help topics alone in this process: to learn merges from two megabytes takes 8 seconds.
+    """Let data=pydoc read only the help topics. Learning merges from two megabytes would take 8 seconds.
 
-    tests/data/test_pydoc.py holds what it reads of a whole library.
+    tests/data/test_pydoc.py tests reading an entire library.
     """
     library = tmp_path_factory.mktemp("library")
     (library / "pydoc_data").mkdir()
@@ -102,8 +102,8 @@ def short_documentation(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def stranger(tmp_path_factory, short_documentation):
-    """A folder as after the main job in a clone, cut short: the scripts, a text of the user's own, a first run."""
+def clone(tmp_path_factory, short_documentation):
+    """Return a clone as a new user has it after the main steps: the scripts, a text, the user's files, a first run."""
     folder = tmp_path_factory.mktemp("clone")
     (folder / "scripts").symlink_to(ROOT / "scripts")
 
@@ -124,7 +124,7 @@ def stranger(tmp_path_factory, short_documentation):
     (mine,) = blocks(ROOT / "docs" / "configuring.md", "yaml")
     (my_configs / "experiment" / "mine.yaml").write_text(mine)
 
-    write_nanogpt(folder, characters="".join(sorted(set(text))))  # which docs/exporting.md imports
+    write_nanogpt(folder, characters="".join(sorted(set(text))))  # docs/exporting.md imports it
     for name, arguments in (
         ("train", [key for key in SHORTENED["train"] if "pictures" not in key]),
         ("export", ["runs/pydoc", "gpt2-folder"]),
@@ -134,8 +134,8 @@ def stranger(tmp_path_factory, short_documentation):
             patch.setattr(sys, "argv", [f"scripts/{name}.py", *arguments])
             runpy.run_path(f"scripts/{name}.py", run_name="__main__")
 
-    # Runs that docs/watching.md, docs/sweeping.md and docs/configuring.md show: pytest-xdist may
-    # type the command that shows a run before the command that trains it.
+    # docs/watching.md, docs/sweeping.md and docs/configuring.md show these runs. With pytest-xdist, the command that
+    # shows a run may come before the command that trains it.
     (first,) = (folder / "runs" / "pydoc").iterdir()
     for copy in ("demo/first", "pair/first", "rates/first", "rates/second"):
         shutil.copytree(first, folder / "runs" / copy)
@@ -155,7 +155,7 @@ def test_the_guide_to_resuming_lists_the_keys_that_a_resumed_run_takes():
 
 
 def anchors_of(document):
-    """What GitHub lets a link to each heading of a document end in, after its #."""
+    """Return the anchors that GitHub gives to a document's headings."""
     headings = re.findall(r"^#+ (.*)$", document.read_text(), re.MULTILINE)
     return {re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings}
 
@@ -170,17 +170,17 @@ def test_links_between_documents_lead_somewhere(document):
 
 
 @pytest.fixture
-def type_command(stranger, monkeypatch, capfd):
-    """Run gptmini with arguments in the stranger's folder, in this process, which need not import torch again.
+def type_command(clone, monkeypatch, capfd):
+    """Return a function that runs gptmini with arguments in the clone, in this process, to avoid importing torch again.
 
-    What processes of its own write is captured too. The runs of a sweep are pretended ones. A budget of ten minutes
-    would measure its model for 18 seconds.
+    It also captures the output of child processes. The runs of a sweep are pretended runs. The measurement of a budget
+    is shortened from 18 seconds.
     """
 
     def run(*arguments, stdin):
         monkeypatch.setattr("gptmini.job.sweeping.TRAIN", TRAIN)
         monkeypatch.setattr("gptmini.training.budget.timing.CHOSEN_SECONDS", 0.2)
-        monkeypatch.chdir(stranger)
+        monkeypatch.chdir(clone)
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode())))
         monkeypatch.setattr(sys, "argv", ["gptmini", *arguments])
         capfd.readouterr()
@@ -196,20 +196,20 @@ def type_command(stranger, monkeypatch, capfd):
 
 
 @pytest.mark.parametrize("command", DOCUMENTED)
-def test_the_documented_commands_run(stranger, type_command, command):
+def test_the_documented_commands_run(clone, type_command, command):
     command, _, _ = command.partition(" > ")  # the output is captured anyway
     typed, _, command = command.rpartition(" | ")  # as in echo "..." | gptmini sample ...
 
-    if "input.txt" in command and not (stranger / "input.txt").exists():
+    if "input.txt" in command and not (clone / "input.txt").exists():
         pytest.skip("GPTMINI_SHAKESPEARE must name the standard text of 1,115,394 characters")
     if "tokenizer=gpt2" in command and not os.environ.get("TIKTOKEN_CACHE_DIR"):
         pytest.skip("TIKTOKEN_CACHE_DIR does not name a folder with tiktoken's two files of gpt2")
 
     program, *arguments = shlex.split(command)
     if program == "tensorboard":
-        arguments.append("--inspect")  # reads the same events, then ends
+        arguments.append("--inspect")  # reads the same events, then exits
         inspect = [sys.executable, "-m", "tensorboard.main", *arguments]
-        result = subprocess.run(inspect, cwd=stranger, capture_output=True, text=True, check=False)
+        result = subprocess.run(inspect, cwd=clone, capture_output=True, text=True, check=False)
         assert result.returncode == 0, result.stderr
         assert "\n   train/loss\n" in result.stdout
         return
@@ -219,9 +219,9 @@ def test_the_documented_commands_run(stranger, type_command, command):
         shortened = SHORTENED.get(arguments[0], [])
         arguments += ["trainer.max_steps=6"] if resumed else shortened
         if "tokenizer=gpt2" in arguments and arguments[0] == "train":
-            arguments.append("model.d_model=32")  # of 50,257 token ids
+            arguments.append("model.d_model=32")  # small, because the vocabulary has 50,257 tokens
 
-    typed = typed.removeprefix('echo "').removesuffix('"') or "Return\n"  # what --interactive reads
+    typed = typed.removeprefix('echo "').removesuffix('"') or "Return\n"  # for --interactive
     code, out, err = type_command(*arguments, stdin=typed)
     assert code == 0, err
     assert out

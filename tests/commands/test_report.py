@@ -55,7 +55,7 @@ def write_run(folder, *, seed, losses):
 
 @pytest.fixture
 def runs(tmp_path):
-    """The folders of two runs with other seeds, in the working folder of script."""
+    """Return the folders of two runs with different seeds, in the working folder."""
     return [
         write_run(tmp_path / "runs" / "a" / "2026", seed=1, losses=[4.0, 0.25, 1.0]),
         write_run(tmp_path / "runs" / "b" / "2026", seed=2, losses=[3.0]),
@@ -68,7 +68,7 @@ def test_the_page_of_a_trained_run_has_everything_and_needs_nothing_else(script,
     assert said.out.startswith("runs/a/2026/report.html, ")
     assert said.err == "using runs/a/2026, the newest run in runs/a\n"
 
-    # It loads nothing.
+    # The page loads nothing.
     folder = tmp_path / "runs" / "a" / "2026"
     text = (folder / "report.html").read_text()
     page = Page(text)
@@ -77,7 +77,7 @@ def test_the_page_of_a_trained_run_has_everything_and_needs_nothing_else(script,
     assert "@import" not in text
     assert "url(" not in text
 
-    # It has every section, and every picture.
+    # The page has every section and every picture.
     assert page.headings[1:] == [
         "Summary",
         *LAYOUT,
@@ -96,7 +96,7 @@ def test_the_page_of_a_trained_run_has_everything_and_needs_nothing_else(script,
     pictures = [r for r in page.references if r.startswith("data:image/png;")]
     assert len(pictures) == 3 * 2  # three at the first validation, three at the last
 
-    # It has the figures of the log.
+    # The figures are those of the log.
     assert "blocks.*.attention.qkv.weight" in page.texts
     assert "trainer.val_every_steps" in page.texts
     best = re.search(r"best +val loss (\S+),", (folder / "train.log").read_text())[1]
@@ -151,7 +151,7 @@ def test_runs_of_one_name_are_told_apart_by_their_paths(runs, script, tmp_path):
 
 def test_the_curves_of_a_killed_run_are_written_as_csv(runs, script):
     metrics = runs[0] / "metrics.jsonl"
-    metrics.write_bytes(metrics.read_bytes() + b'{"step": 4, "val/lo')  # killed amid a line
+    metrics.write_bytes(metrics.read_bytes() + b'{"step": 4, "val/lo')  # killed during a write
     said = script("report", "runs/a", "--csv")
     assert said.out.startswith("runs/a/2026/metrics.csv, ")
     with (runs[0] / "metrics.csv").open(newline="") as file:

@@ -28,13 +28,13 @@ def two_runs(script, short, once):
 
 
 def row_of(result, run):
-    """The cells of a run's row."""
+    """Return the cells of a run's row."""
     (line,) = [line for line in result.out.splitlines() if line.startswith(f"{run} ")]
     return re.split(r" {2,}", line)
 
 
 def best_of(run):
-    """Lowest validation loss in the run's event files, as TensorBoard reads them."""
+    """Return the lowest validation loss in the run's event files, as TensorBoard reads them."""
     events = EventAccumulator(str(run)).Reload()
     best = min(events.Scalars("val/loss"), key=lambda event: event.value)
     bits = {event.step: event.value for event in events.Scalars("val/bits_per_byte")}

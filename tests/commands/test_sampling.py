@@ -174,7 +174,7 @@ def test_typed_lines_are_continued_until_the_input_ends(script, checkpoint, monk
 def start(*arguments):
     """The command in a separate process that generates until it is stopped."""
     endless = shlex.split("m.ckpt --prompt abc --ignore-end-of-text --max-new-tokens 100000000")
-    # Without a buffer, which could hold more than was read, and which communicate() passes over.
+    # Unbuffered, because communicate() would not return what is left in a buffer.
     return programs.start("sample", *endless, *arguments, bufsize=0)
 
 

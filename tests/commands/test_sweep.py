@@ -1,6 +1,6 @@
 """gptmini sweep checks all runs, trains them, and reports the best.
 
-Runs are pretended ones, tests/pretended_run.py; one test at the end trains real ones.
+The runs are pretended runs (tests/pretended_run.py), except in the last test.
 """
 
 import csv
@@ -31,13 +31,13 @@ def sweep(script, short, monkeypatch):
 
 
 def rows(name="sweep"):
-    """The rows of a sweep's table.csv."""
+    """Return the rows of a sweep's table.csv."""
     with Path("runs", name, "table.csv").open() as file:
         return list(csv.DictReader(file))
 
 
 def states(name="sweep"):
-    """The states of the trials, as Optuna itself reads them."""
+    """Return the states of the trials, as Optuna reads them."""
     return [trial.state.name for trial in trials_of(Path("runs", name).absolute())]
 
 
@@ -195,7 +195,7 @@ def test_real_runs_are_trained_as_their_values_say_and_pruned_where_they_do_wors
     # The run is saved at the step where it ended.
     assert last(Path(pruned["run"]))["global_step"] < 20
 
-    # The command that the sweep recommends trains the same weights.
+    # The recommended command trains the same weights.
     (line,) = [line for line in result.out.splitlines() if line.startswith("train ")]
     arguments = line.partition("gptmini train ")[2].split()
     assert script("train", *arguments, "trainer.threads=1", "folder=runs/again").code == 0

@@ -50,7 +50,7 @@ def test_the_settings_of_the_guide_are_typed_as_they_stand(script):
     rows = re.findall(r"^\| (`.*?) \| .* \|$", section, re.MULTILINE)
     typed = [code for row in rows for code in re.findall(r"`(.*?)`", row)]
     assert "logger=none" in typed
-    # Every line between the headings and the last row belongs to the table.
+    # Every line from the headings to the last row belongs to the table.
     table = section.strip().partition("\n\n")[0]
     assert len(table.splitlines()) == len(rows) + 2
 
@@ -175,7 +175,7 @@ def page(script, watched, tmp_path):
     )
     if not BROWSER or not DRIVER:
         pytest.skip("Debian's packages chromium and chromium-driver must be installed")
-    more = ["callbacks.samples.max_new_tokens=400"]  # long enough to hold some letters in a row
+    more = ["callbacks.samples.max_new_tokens=400"]  # long enough to contain a word
     for override in ("optimizer.lr=0.02", "optimizer.lr=0.01"):
         assert script("train", *watched, "name=watched", *more, override).code == 0
     with socket.socket() as free:
@@ -260,7 +260,7 @@ def test_a_browser_shows_curves_layout_samples_maps_runs_and_embedding(page, tmp
     runs = [path.parent for path in tmp_path.glob("runs/watched/*/config.yaml")]
     losses = {f"{dict(curves_of(read_lines(run))['val/loss'])[4]:.4f}" for run in runs}
     said = (runs[0] / "train.log").read_text().partition("\nsample ")[2].partition("\nnext ")[0]
-    # The log shows control characters as escapes; letters are the same everywhere.
+    # The log shows control characters as escapes, so look for letters.
     sample = max(re.findall("[A-Za-z]+", said), key=len)
     assert len(sample) > 2
     driver = page("timeseries")

@@ -14,7 +14,7 @@ def begin(script, short):
 
 @pytest.fixture
 def resume(script):
-    """Resume the newest run, or another one."""
+    """Return a function that resumes the newest run, or the run that is given."""
     return lambda *overrides, run="runs/latest": script("train", f"resume={run}", *overrides)
 
 
@@ -43,5 +43,5 @@ def interrupted(begin, once):
 
 @pytest.fixture
 def straight(complete):
-    """Folder of an uninterrupted run with these overrides."""
+    """Return a function that returns the folder of an uninterrupted run with these overrides."""
     return lambda *overrides: newest(complete(*overrides).folder)

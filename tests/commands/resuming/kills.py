@@ -49,7 +49,7 @@ def killed(step, *where):
         yield
 
 
-# Arguments of killed() for every stage of a run.
+# Arguments of killed(), for every stage of a run.
 KILLS = {
     "before the first checkpoint": (1, "on_train_batch_end"),
     "after its step is saved": (3,),

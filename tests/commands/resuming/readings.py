@@ -32,7 +32,7 @@ def curves(folder):
 def rows(folder):
     """Values in metrics.jsonl except time and memory, as [(step, value), ...] by tag, in TensorBoard's float32.
 
-    A picture is the bytes of its file.
+    A picture is the content of its file.
     """
     points = {}
     for text in (folder / "metrics.jsonl").read_text().splitlines():

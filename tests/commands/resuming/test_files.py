@@ -104,8 +104,8 @@ def test_curves_that_end_amid_a_line_or_an_event_are_made_good(straight, begin, 
 
 
 @pytest.fixture
-def full(monkeypatch):
-    """Simulate a full disk while the checkpoints of some steps are written, until full.clear()."""
+def full_disk_at(monkeypatch):
+    """Return a set of steps. Writing the checkpoint of such a step fails as on a full disk."""
     save = AtomicCheckpointIO.save_checkpoint
     failing = set()
 
@@ -123,9 +123,9 @@ def full(monkeypatch):
     return failing
 
 
-def test_a_save_that_fails_is_said_and_training_goes_on(straight, begin, full):
+def test_a_save_that_fails_is_said_and_training_goes_on(straight, begin, full_disk_at):
     reference = straight(*EACH)
-    full |= {4, 5}
+    full_disk_at |= {4, 5}
     kept = []
     with when(5, lambda: kept.append(last(newest())["global_step"])):
         result = begin(*EACH)
@@ -137,15 +137,15 @@ def test_a_save_that_fails_is_said_and_training_goes_on(straight, begin, full):
     assert_same(newest(), reference)
 
 
-def test_a_last_save_that_fails_ends_the_run_in_one_line(straight, begin, resume, full):
+def test_a_last_save_that_fails_ends_the_run_in_one_line(straight, begin, resume, full_disk_at):
     reference = straight(*EACH)
-    full.add(7)
+    full_disk_at.add(7)
     result = begin(*EACH)
     assert result.code == 1
     assert re.fullmatch(r"error: [^\n]*No space left on device\n", result.err)
     assert last(newest())["global_step"] == 6
 
-    full.clear()
+    full_disk_at.clear()
     assert resume().code == 0
     assert_same(newest(), reference)
 
@@ -168,7 +168,7 @@ def test_a_full_disk_costs_events_but_no_line_and_a_resume_writes_the_events_ane
 
 
 def keys(tree):
-    """Every key of nested dicts, lists and tuples."""
+    """Yield every key of nested dicts, lists and tuples."""
     entries = tree.items() if isinstance(tree, dict) else enumerate(tree)
     for key, value in entries:
         yield str(key)

@@ -17,7 +17,7 @@ X = Path("runs/x")
 
 @pytest.fixture
 def train_x(begin):
-    """Train a run of seven steps in the folder runs/x."""
+    """Return a function that trains seven steps in the folder runs/x."""
     return lambda *overrides: begin("folder=runs/x", *overrides)
 
 

@@ -22,7 +22,7 @@ ENDLESS = ("trainer.max_steps=1000000", "trainer.val_every_steps=1000000")
     ("name", "step"),
     [
         ("SIGTERM", 0),
-        ("SIGUSR1", 3),  # which is saved anyway
+        ("SIGUSR1", 3),  # this step is saved anyway
         ("SIGINT", 7),  # the last step
         ("time", 4),
     ],
@@ -65,7 +65,7 @@ def test_a_signal_ends_samples_between_two_tokens(begin):
         began = time.monotonic()
         result = begin("callbacks.samples.max_new_tokens=100000000")
 
-    # A hundred million tokens would take hours.
+    # Generating a hundred million tokens would take hours.
     assert time.monotonic() - began < 60
     assert result.code == 128 + signal.SIGTERM
     assert re.search(r"^stopped  by SIGTERM at step 3; saved as ", result.out, re.M)
