@@ -1,4 +1,4 @@
-"""python -m gptmini.attention prints the worked example."""
+"""`python -m gptmini.attention` prints the worked example."""
 
 import re
 import sys

@@ -32,7 +32,7 @@ def test_rows_of_different_lengths_go_on_as_each_does_alone(preset, n_kv_heads, 
     tokens = draw(3)
     cache = model.new_cache(3)
     first = model.new_cache(2, 7)
-    model(tokens[:2, :7], first)  # the second row, of two tokens, is padded with its own future
+    model(tokens[:2, :7], first)  # the second row: two tokens, padded with its next ones
     cache.fill([0, 1], first, 7)
     cache.fill([2], model.new_cache(1, 0), 0)
     cache.slots.set_lengths([7, 2, 0])

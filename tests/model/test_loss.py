@@ -21,7 +21,7 @@ CONFIGS = {
 
 
 def test_loss_gives_hand_computed_numbers():
-    # Probabilities 1/2, 1/4, 1/4 and 1/8, 3/4, 1/8, unnormalised: adding a constant to the logits changes nothing.
+    # The probabilities are 1/2, 1/4, 1/4 and 1/8, 3/4, 1/8. Adding a constant to the logits changes nothing.
     logits = torch.tensor([[[2.0, 1.0, 1.0], [1.0, 6.0, 1.0]]]).log() + 5
     targets = torch.tensor([[0, 2]])
     each = torch.tensor([0.6931472, 2.0794415])  # ln 2, ln 8

@@ -5,7 +5,7 @@ import torch
 PRINTED = 5e-5  # half of the last printed digit
 FROM_PRINTED = 1e-3  # for numbers computed from printed numbers
 
-# "Your journey starts with one step": an embedding of three numbers for each of the six words.
+# "Your journey starts with one step": a three-number embedding of each of the six words.
 JOURNEY = torch.tensor(
     [
         [0.43, 0.15, 0.89],

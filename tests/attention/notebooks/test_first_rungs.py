@@ -14,7 +14,7 @@ from gptmini.attention.teaching import (
 
 
 class TestNotebook001:
-    """Life is short, eat dessert first."""
+    """The text is "Life is short, eat dessert first"."""
 
     embedded = [
         [0.3374, -0.1778, -0.3035],

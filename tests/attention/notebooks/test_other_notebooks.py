@@ -39,7 +39,7 @@ def test_notebook_003_size():
 
 
 class TestNotebook004:
-    """Your journey starts with one step."""
+    """The text is "Your journey starts with one step"."""
 
     def test_parameters(self):
         torch.manual_seed(123)

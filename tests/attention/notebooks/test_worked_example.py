@@ -94,7 +94,7 @@ class TestNotebook000:
         module.W_query = query
         module.W_key = key
         module.W_value = value
-        nn.init.eye_(module.out_proj.weight)  # the example ends before this projection
+        nn.init.eye_(module.out_proj.weight)  # the example ends before the output projection
         nn.init.zeros_(module.out_proj.bias)
 
         return module
