@@ -1,4 +1,4 @@
-"""Files and folders that are written whole or not at all, under a temporary name."""
+"""Write files and folders atomically, under a temporary name."""
 
 import os
 import secrets
@@ -10,17 +10,17 @@ from pathlib import Path
 from typing import BinaryIO
 
 PACKAGE = Path(__file__).resolve().parent
-# The folder of gptmini's configuration files: inside an installed package, and beside the package in a clone.
+# The folder of gptmini's configuration files: inside an installed package, or beside the package in a clone.
 CONFIGS = PACKAGE / "configs" if (PACKAGE / "configs").is_dir() else PACKAGE.parent / "configs"
 
-OTHER_FILES = 256  # that a process keeps open: libraries, logs, checkpoints
+OTHER_FILES = 256  # open files of a process besides its data: libraries, logs, checkpoints
 
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Give an OSError of the block the name of a file or folder, if the system has given it none.
+    """Add the name of a file or folder to an OSError in the block, if it has no name.
 
-    The system names what cannot be opened or made, but not what cannot be written or flushed.
+    The system names a file that cannot be opened or created, but not a file that cannot be written or flushed.
     """
     try:
         yield
@@ -32,10 +32,10 @@ def naming(path: Path) -> Iterator[None]:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """Open a new file that takes the name path when the block ends: a reader sees the old file or the new one.
+    """Open a new file that replaces `path` when the block ends: a reader sees either the old file or the new file.
 
-    The bytes are flushed to disk before the new file takes its name. When the block raises, the old file stays as it
-    was and the new one is removed.
+    The bytes are flushed to disk before the rename. If the block raises, the old file is unchanged and the new file is
+    removed.
     """
     temporary = temporary_beside(path)
     try:
@@ -49,29 +49,31 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 
 @contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
-    """Make a folder that takes the name path when the block ends: the folder is complete or absent.
+    """Create a folder that is renamed to `path` when the block ends: the folder is either complete or absent.
 
-    Yields the folder under its temporary name. When the block raises, the new folder is removed. The block itself
-    flushes the files to disk. Raises OSError: there is something else than an empty folder at path.
+    Yields the folder under its temporary name. The block must flush its files to disk. If the block raises, the new
+    folder is removed.
+
+    Raises OSError if `path` exists and is not an empty folder.
     """
     path = path.absolute()
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent))
     try:
         yield temporary
-        # mkdtemp makes a folder that only its owner can read. vfat refuses the change to anyone but the owner of the
-        # drive, and has no folders that only their owner can read.
+        # mkdtemp creates a folder that only its owner can read. vfat has no such folders, and refuses chmod to anyone
+        # but the owner of the drive.
         with suppress(PermissionError):
             temporary.chmod(0o755)
         if path.is_dir():
-            path.rmdir()  # empty, and free for the new folder only on some systems
+            path.rmdir()  # some systems do not rename onto an empty folder
         temporary.rename(path)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
 def replace_by_symlink(destination: str, link: Path) -> None:
-    """Make link a symbolic link to destination: a reader sees the old link or the new one."""
+    """Make link a symbolic link to destination: a reader sees either the old link or the new link."""
     temporary = temporary_beside(link)
     try:
         temporary.symlink_to(destination)
@@ -81,30 +83,29 @@ def replace_by_symlink(destination: str, link: Path) -> None:
 
 
 def encodable(text: str) -> str:
-    """Text without lone surrogates, which UTF-8 does not have, as escapes.
+    """Replace lone surrogates, which UTF-8 cannot encode, by escapes.
 
-    Python keeps a byte of a file name that is not UTF-8 as such a surrogate, U+DC80 to U+DCFF.
+    Python stores a byte of a file name that is not UTF-8 as a lone surrogate, U+DC80 to U+DCFF.
     """
     return text.encode("utf-8", errors="backslashreplace").decode("utf-8")
 
 
 def flush_file(file: BinaryIO) -> None:
-    """Flush the bytes written to a file to disk, so that they survive a power cut."""
+    """Flush a file's written bytes to disk, so that they survive a power failure."""
     file.flush()
     os.fsync(file.fileno())
 
 
 def temporary_beside(path: Path) -> Path:
-    """Return a new hidden name under which a file is written before the file takes the name path.
+    """Return a new hidden name beside `path`, under which its file is written before the rename.
 
-    The name is random, so that nobody can have put a link there that leads elsewhere. Open it with "xb", which refuses
-    a name that exists.
+    The name is random, so that nobody can have put a link there. Open it with "xb", which refuses an existing name.
     """
     return path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
 
 
 def allow_open_files(number: int) -> None:
-    """Let this process keep so many files open besides others, as far as the system lets a process ask for it."""
+    """Raise this process's limit of open files to `number` plus OTHER_FILES, or as far as the system allows."""
     try:
         import resource
     except ImportError:  # Windows has no such limit

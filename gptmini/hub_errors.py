@@ -1,4 +1,4 @@
-"""Errors of the client of the Hugging Face hub, as one line for the user."""
+"""Turn errors of the Hugging Face hub's client into one line for the user."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,13 +8,13 @@ from gptmini.user_error import UserError
 
 @contextmanager
 def downloading(what: str, instead: str) -> Iterator[None]:
-    """Turn an error of the hub's client, within a block, into a UserError.
+    """Turn an error of the hub's client in the block into a UserError.
 
     Args:
-        what: is downloaded, as in: the dataset roneneldan/TinyStories.
-        instead: what the user can give in place of a name on the hub, as a clause.
+        what: the download, such as: the dataset roneneldan/TinyStories.
+        instead: the remedy, as a clause: what the user can give instead of a name on the hub.
 
-    Raises UserError: the hub cannot be reached, or refuses.
+    Raises UserError if the hub cannot be reached or refuses the request.
     """
     try:
         yield
@@ -22,16 +22,16 @@ def downloading(what: str, instead: str) -> Iterator[None]:
         if not _is_of_the_client(error):
             raise
         reason = _first_sentence(str(error))
-        raise UserError(f"could not download {what} ({reason}); {instead}") from None
+        raise UserError(f"cannot download {what} ({reason}); {instead}") from None
 
 
 def _first_sentence(text: str) -> str:
-    """What a message says before its first full stop, in one line."""
+    """Return the first sentence of a message, in one line and without its full stop."""
     sentence, _, _ = " ".join(text.split()).partition(". ")
     return sentence.removesuffix(".")
 
 
 def _is_of_the_client(error: Exception) -> bool:
-    """Whether an error says that the hub cannot be reached or refuses; classes of HTTP libraries differ by version."""
+    """Whether an error comes from the hub's client or its HTTP library, whose classes differ by version."""
     library, _, _ = type(error).__module__.partition(".")
     return library in ("huggingface_hub", "requests", "urllib3") or library.startswith("http")

@@ -1,6 +1,6 @@
-"""Reading files that may come from somebody else: nothing in them runs, and no pipe or device is read.
+"""Read files that may come from somebody else: no code in them runs, and no pipe or device is read.
 
-Such files are checkpoints, exported models, prepared tokens, and the configuration of a run that is resumed.
+Examples are checkpoints, exported models, prepared tokens, and the configuration of a resumed run.
 """
 
 import io
@@ -25,50 +25,50 @@ if TYPE_CHECKING:  # importing torch takes seconds, and a configuration is read 
 
 # libyaml's parser is eight times faster than Python's, but PyYAML can be built without libyaml.
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-# The escape of a lone surrogate, by which a file name that is not UTF-8 is written. libyaml's parser refuses it.
+# The escape of a lone surrogate, as in a file name that is not UTF-8. libyaml's parser refuses it.
 SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
-# Bytes. The largest published vocabularies take half of it; as empty lists it takes 1.6 GB of memory.
+# Bytes. The largest published vocabularies have half of this. A file of empty lists takes 1.6 GB of memory.
 LARGEST_JSON = 2**26
-LARGEST_YAML = 2**20  # bytes; the configuration of a run takes a hundredth of it
-DEEPEST_YAML = 100  # dicts and lists in each other; the configuration of a run has five
-PLAIN = (str, int, float, bool, type(None))  # types of the values of a configuration
+LARGEST_YAML = 2**20  # bytes; a run's configuration has a hundredth of this
+DEEPEST_YAML = 100  # levels of nested dicts and lists; a run's configuration has five
+PLAIN = (str, int, float, bool, type(None))  # types of values in a configuration
 
 
 def read_tensors(path: Path, *, mapped: bool = False, checked: bool = True) -> dict[str, Any]:
-    """The dict of tensors and plain values that torch.save wrote into a file, on the CPU.
+    """Read onto the CPU the dict of tensors and plain values that torch.save wrote into a file.
 
     Args:
-        path: a zip file, as torch.save writes it.
+        path: a zip file from torch.save.
         mapped: whether tensors stay in the file until they are used. The file must not change meanwhile.
-        checked: whether the CRC-32 of every entry is compared.
+        checked: whether to verify the CRC-32 of every entry.
 
-    Returns an empty dict where the file holds something else than a dict.
-    Raises UserError: damage, pickled code, or values that take more room than the file has bytes.
+    Returns an empty dict if the file does not contain a dict.
+    Raises UserError for damage, for pickled code, or for values that need more memory than the file has bytes.
     """
     import torch
 
     size = file_size(path)
     _check_archive(path, checked=checked)
-    mapped = mapped and encodable(str(path)) == str(path)  # torch maps no other name
+    mapped = mapped and encodable(str(path)) == str(path)  # torch maps only names in UTF-8
     try:
         contents = torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
     except (OSError, MemoryError):
         raise
-    except Exception as error:  # torch names no common class for what such a file can raise
+    except Exception as error:  # torch has no common class for these errors
         raise UserError(
-            f"{path} must hold only tensors and plain data; "
-            f"refused without running it ({type(error).__name__})"
+            f"{path} must contain only tensors and plain values; "
+            f"refused, no code was run ({type(error).__name__})"
         ) from error
 
-    _check_room(contents, size, path)
+    _check_memory(contents, size, path)
     return contents if isinstance(contents, dict) else {}
 
 
 def read_safetensors(path: Path) -> "dict[str, Tensor]":
-    """The tensors of a safetensors file; UserError for damage, or for a pipe or a device.
+    """Read the tensors of a safetensors file; UserError for damage, or for a pipe or a device.
 
-    The library refuses a header unless its tensors fill the file, each byte once.
+    The library refuses a file unless its tensors cover every byte exactly once.
     """
     from safetensors import SafetensorError
     from safetensors.torch import load_file
@@ -78,37 +78,37 @@ def read_safetensors(path: Path) -> "dict[str, Tensor]":
         return load_file(path)
     except SafetensorError as error:
         reason = " ".join(str(error).split())
-        raise UserError(f"{path} must be a whole safetensors file ({reason})") from None
+        raise UserError(f"{path} is not a complete safetensors file ({reason})") from None
 
 
 def read_text(path: Path) -> str:
-    """The text of a file in UTF-8, each line end as a line feed; UserError for anything else, or if it is too large."""
+    """Read a UTF-8 file, with each line end as a line feed; UserError for other contents or too large a file."""
     try:
         return io.TextIOWrapper(io.BytesIO(_content(path, LARGEST_JSON)), encoding="utf-8").read()
     except UnicodeDecodeError as error:
-        raise UserError(f"{path} must be text in UTF-8 ({error})") from None
+        raise UserError(f"{path} is not UTF-8 text ({error})") from None
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The object that a JSON file holds; UserError for anything else, or for a file that is too large."""
+    """Read the object in a JSON file; UserError for other contents or a file that is too large."""
     content = _content(path, LARGEST_JSON)
     try:
         values = json.loads(content)
     except (ValueError, RecursionError) as error:
-        raise UserError(f"{path} must be JSON ({error})") from None
+        raise UserError(f"{path} is not JSON ({error})") from None
 
     if not isinstance(values, dict):
-        raise UserError(f"{path} must hold a JSON object, got {type(values).__name__}")
+        raise UserError(f"{path} must contain a JSON object, got {type(values).__name__}")
     return values
 
 
 def read_yaml(path: Path, *, trusted: bool = False) -> dict[str, Any]:
-    """The mapping that a YAML file holds; an empty dict for a file without content.
+    """Read the mapping in a YAML file; an empty dict for an empty file.
 
-    Unless the file is trusted, its values must be plain, and it may have no aliases, a few of which can stand for
+    Unless the file is trusted, its values must be plain, and it must have no aliases: a few aliases can expand to
     terabytes.
 
-    Raises UserError: anything else, or a file that is too large.
+    Raises UserError for other contents or a file that is too large.
     """
     text = _content(path, LARGEST_YAML)
     loader = yaml.SafeLoader if SURROGATE.search(text) else LOADER
@@ -118,38 +118,38 @@ def read_yaml(path: Path, *, trusted: bool = False) -> dict[str, Any]:
             _check_events(yaml.parse(text, Loader=loader))
         tree = yaml.load(text, Loader=loader) or {}
         if not isinstance(tree, dict):
-            raise ValueError("it holds no keys")
+            raise ValueError("it has no keys")
         odd = [value for _, value in nodes(tree) if type(value) not in (*PLAIN, dict, list)]
         if not trusted and odd:
-            raise ValueError(f"it holds a {type(odd[0]).__name__}")
-    except Exception as error:  # of any class: PyYAML makes dates and numbers of whatever is there
+            raise ValueError(f"it contains a {type(odd[0]).__name__}")
+    except Exception as error:  # of any class, because PyYAML converts dates and numbers
         reason = " ".join(str(error).split())
-        raise UserError(f"{path} must be YAML of keys and plain values ({reason})") from None
+        raise UserError(f"{path} must be YAML with keys and plain values ({reason})") from None
     return tree
 
 
 def read_pickle(path: Path) -> Any:
-    """What a pickle of plain values holds; pickle.UnpicklingError for one that asks for a class or a function.
+    """Read a pickle of plain values; pickle.UnpicklingError if it names a class or a function.
 
-    Raises ValueError: a length beyond the end of the file, or a memo beyond its size, for which Python would first
-    allocate memory.
+    Raises ValueError for a length beyond the end of the file, or a memo index beyond its size, because Python would
+    allocate memory for it first.
     """
     content = _content(path, LARGEST_JSON)
     for operation, argument, _ in pickletools.genops(content):
         is_memo = isinstance(argument, int) and operation.name.endswith("PUT")
         if is_memo and argument > len(content):
-            raise ValueError(f"it has the memo {argument}")
+            raise ValueError(f"memo index {argument} is larger than the file")
     return _PlainUnpickler(io.BytesIO(content)).load()
 
 
 def targets(entries: Iterable[tuple[tuple, object]]) -> set[tuple[str, str]]:
-    """What Hydra would import and call to build a configuration: where a _target_ stands, and its name.
+    """Return what Hydra would import and call to build a configuration: the place of each _target_, and its name.
 
-    Whole names are compared, because torch.hub.load runs code, though torch is known. Each is compared with its place,
-    because gptmini.data.PublishedText in the place of a callback would download a text into any folder.
+    check_targets compares full names: torch.hub.load runs code, although torch is a known package. It also compares
+    places: gptmini.data.PublishedText as a callback would download a text into any folder.
 
     Args:
-        entries: of the configuration, as nodes or known_nodes gives them.
+        entries: the configuration's entries from nodes or known_nodes.
 
     Returns pairs such as ("callbacks.scalars", "gptmini.training.Scalars").
     """
@@ -157,39 +157,39 @@ def targets(entries: Iterable[tuple[tuple, object]]) -> set[tuple[str, str]]:
 
 
 def known_nodes(folder: Path) -> Iterator[tuple[tuple, object]]:
-    """The keys and values, as nodes gives them, of every YAML file in a folder of configurations that are trusted."""
+    """Yield the entries, as from nodes, of every YAML file in a folder of trusted configurations."""
     for file in folder.rglob("*.yaml"):
         group = file.parent.relative_to(folder).parts
-        # The keys of a root configuration and of an experiment begin at the root; those of a group lie below it.
+        # The keys of a root configuration or an experiment start at the root. The keys of a group are below the group.
         above = () if group == ("experiment",) else group
         yield from nodes(read_yaml(file, trusted=True), above)
 
 
 def check_targets(tree: dict[str, Any], allowed: Collection[tuple[str, str]], path: Path) -> None:
-    """Raise UserError unless Hydra, when it builds a stored configuration, calls only what is allowed.
+    """Raise UserError if Hydra would call anything that is not allowed when it builds a stored configuration.
 
     Args:
-        tree: the stored configuration, without the parts that the user types anew.
-        allowed: places and names of classes and functions, as targets gives them.
+        tree: the stored configuration, without the parts that the command line replaces.
+        allowed: places and names of classes and functions, as targets returns them.
         path: the file, for the error message.
     """
     for keys, value in nodes(tree):
         part, key = _dotted(keys[:-1]), keys[-1]
         # A key with a dot in it would look like a key of another part.
         if "." in str(key):
-            raise UserError(f"{path} must have names without dots for keys, got {key!r}")
-        # An interpolation is computed when it is read: ${oc.env:NAME} reads a variable of the environment.
+            raise UserError(f"{path} must have keys without dots, got {key!r}")
+        # An interpolation is computed when it is read: ${oc.env:NAME} reads an environment variable.
         if isinstance(value, str) and "${" in value:
-            raise UserError(f"{path} must hold plain values, got {value!r}")
+            raise UserError(f"{path} must contain only plain values, got {value!r}")
         if key == "_target_" and (part, str(value)) not in allowed:
             raise UserError(
-                f"{path} names {value} for {part}, which no configuration here does; "
-                f"if it is yours, type +{part}=... or its --config-dir again"
+                f"{path} names {value} for {part}, which no trusted configuration does; "
+                f"if it is yours, give +{part}=... or --config-dir again"
             )
 
 
 def nodes(tree: object, above: tuple = ()) -> Iterator[tuple[tuple, object]]:
-    """The keys that lead to each value in a tree of dicts and lists, and the value, each dict before what is in it."""
+    """Yield the path of keys and the value of each entry in a tree of dicts and lists, parents before children."""
     entries: Any = ()
     if isinstance(tree, dict):
         entries = tree.items()
@@ -202,55 +202,55 @@ def nodes(tree: object, above: tuple = ()) -> Iterator[tuple[tuple, object]]:
 
 
 def _dotted(keys: tuple) -> str:
-    """The keys that lead to a part of a configuration, as the user types them."""
+    """Return a path of keys as a dotted key."""
     return ".".join(str(key) for key in keys)
 
 
 def check_plain_folder(folder: Path) -> None:
-    """Raise UserError unless everything in a folder, at any depth, is a regular file or a folder itself.
+    """Raise UserError unless a folder contains, at any depth, only regular files and folders.
 
-    Through a link, what is written in the folder could land in any file of the user, and a pipe keeps a reader waiting
-    for ever. Links inside the folder wandb are allowed: Weights & Biases makes them, and nothing else is written there.
+    Writing through a link could change any of the user's files, and reading a pipe could block for ever. Links inside
+    the folder wandb are allowed: Weights & Biases makes them, and gptmini writes nothing there.
     """
     for path in folder.rglob("*"):
         mode = path.lstat().st_mode
         is_of_wandb = stat.S_ISLNK(mode) and folder / "wandb" in path.parents
         if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode) and not is_of_wandb:
             raise UserError(
-                f"{path} must be a file or folder itself, and it is a link, a pipe or a device; "
-                "put what it stands for in its place"
+                f"{path} must be a regular file or a folder, but it is a link, a pipe or a device; "
+                "replace it with a copy of the file"
             )
 
 
 class _PlainUnpickler(pickle.Unpickler):
-    """Reads a pickle of plain values, and refuses one that would import something."""
+    """Reads a pickle of plain values, and refuses a pickle that would import anything."""
 
     def find_class(self, module: str, name: str) -> type:
-        raise pickle.UnpicklingError(f"it must hold plain values, and asks for {module}.{name}")
+        raise pickle.UnpicklingError(f"expected only plain values, got {module}.{name}")
 
 
 def file_size(path: Path, most: float = math.inf) -> int:
-    """Bytes of a file, or of the one that a link leads to, as in the cache of the Hugging Face hub.
+    """Return the size of a file in bytes, or of a link's target, as in the cache of the Hugging Face hub.
 
-    Raises UserError: a pipe or a device, which could be waited for, or more than `most` bytes.
+    Raises UserError for a pipe or a device, which could block a reader, and for more than `most` bytes.
     """
     status = path.stat()
     if not stat.S_ISREG(status.st_mode):
-        raise UserError(f"{path} must be a regular file, and is not")
+        raise UserError(f"{path} is not a regular file")
     if status.st_size > most:
         raise UserError(f"{path} must have at most {most:,} bytes, got {status.st_size:,}")
     return status.st_size
 
 
 def _content(path: Path, most: int) -> bytes:
-    """The bytes of a file; UserError as for file_size."""
+    """Read the bytes of a file; UserError as for file_size."""
     size = file_size(path, most)
     with path.open("rb") as file:
         return file.read(size)
 
 
 def _check_events(events: "Iterable[yaml.Event]") -> None:
-    """Raise ValueError for YAML with aliases, or so deep that libyaml would overflow the stack of the process."""
+    """Raise ValueError for YAML with aliases, or nested so deeply that libyaml would overflow the stack."""
     depth = 0
     for event in events:
         if isinstance(event, yaml.AliasEvent):
@@ -258,14 +258,14 @@ def _check_events(events: "Iterable[yaml.Event]") -> None:
         depth += isinstance(event, yaml.CollectionStartEvent)
         depth -= isinstance(event, yaml.CollectionEndEvent)
         if depth > DEEPEST_YAML:
-            raise ValueError(f"it is nested deeper than {DEEPEST_YAML}")
+            raise ValueError(f"it is nested deeper than {DEEPEST_YAML} levels")
 
 
 def _check_archive(path: Path, *, checked: bool) -> None:
-    """Raise UserError unless path is a zip file as torch writes it; with checked, every CRC-32 is compared.
+    """Raise UserError unless path is a zip file as torch writes it; with `checked`, verify every CRC-32.
 
-    Its entries are not compressed, and have no DOS attributes: for an entry that they mark as a folder, torch would
-    read no bytes and leave a tensor's memory as it happened to be.
+    Its entries are not compressed and have no DOS attributes. For an entry with the attribute of a folder, torch would
+    read no bytes and leave a tensor's memory uninitialized.
     """
     try:
         with zipfile.ZipFile(path) as archive:
@@ -275,42 +275,40 @@ def _check_archive(path: Path, *, checked: bool) -> None:
             damaged = archive.testzip() if checked and not odd else None
     except PermissionError:
         raise
-    except Exception as error:  # zipfile names no common class for a damaged directory
+    except Exception as error:  # zipfile has no common class for these errors
         raise UserError(
-            f"{path} is not a checkpoint, or is cut short or damaged ({error})"
+            f"{path} is not a checkpoint, or it is truncated or damaged ({error})"
         ) from None
 
     if odd:
-        raise UserError(
-            f"{path} is not a checkpoint: torch does not write an entry as its {odd[0]}"
-        )
+        raise UserError(f"{path} is not a checkpoint: torch does not write entries like {odd[0]}")
     if damaged is not None:
         raise UserError(f"{path} is damaged: the CRC-32 of {damaged} does not match")
 
 
-def _check_room(contents: object, size: int, path: Path) -> None:
-    """Raise UserError if a file of `size` bytes holds more values and characters than bytes, or tensors not dense.
+def _check_memory(contents: object, size: int, path: Path) -> None:
+    """Raise UserError if a file of `size` bytes contains more values and characters than bytes, or a non-dense tensor.
 
-    A pickle can name one long text, one list of lists, or one tensor any number of times.
+    A pickle can name one long string, one list of lists, or one tensor any number of times.
     """
     import torch
 
-    room = size
-    room_of_tensors = 2 * size  # a weight that is tied has two names
+    n_values_left = size
+    tensor_bytes_left = 2 * size  # a tied weight has two names
     waiting = [contents]
     while waiting:
         value = waiting.pop()
         if isinstance(value, torch.Tensor):
-            # A tensor of stride 0 repeats one number, and would take gigabytes once it is copied.
+            # A tensor of stride 0 repeats one number. A copy of it could take gigabytes.
             has_memory = value.layout is torch.strided and value.device.type != "meta"
             is_plain = has_memory and not value.is_nested
             if not is_plain or value.nbytes > value.untyped_storage().nbytes():
-                raise UserError(f"{path} must hold dense tensors, with every number of each")
-            room_of_tensors -= value.nbytes
+                raise UserError(f"{path} must contain only dense tensors with all their values")
+            tensor_bytes_left -= value.nbytes
         elif isinstance(value, str | bytes | dict | list | tuple | set):
-            room -= len(value)
-        if room < 0 or room_of_tensors < 0:
-            raise UserError(f"{path} must not repeat values beyond its own {size:,} bytes")
+            n_values_left -= len(value)
+        if n_values_left < 0 or tensor_bytes_left < 0:
+            raise UserError(f"{path} repeats values: they exceed the file's {size:,} bytes")
 
         if isinstance(value, dict):
             waiting += [*value, *value.values()]

@@ -70,7 +70,7 @@ def test_pickled_code_is_refused_and_leaves_no_trace(path, tmp_path):
     trace.unlink()
 
     torch.save({"model": payload}, path)
-    with pytest.raises(UserError, match="only tensors and plain data; refused without running it"):
+    with pytest.raises(UserError, match="only tensors and plain values"):
         read_tensors(path)
 
     # A file in torch's layout, written with zipfile. Its pickle is the payload alone.
@@ -78,7 +78,7 @@ def test_pickled_code_is_refused_and_leaves_no_trace(path, tmp_path):
         archive.writestr("archive/data.pkl", pickle.dumps(payload, 2))
         archive.writestr("archive/version", b"3\n")
         archive.writestr("archive/byteorder", b"little")
-    with pytest.raises(UserError, match="refused without running it"):
+    with pytest.raises(UserError, match="only tensors and plain values"):
         read_tensors(path)
 
     # The same payload in torch's older format, and as a plain pickle.
@@ -88,7 +88,7 @@ def test_pickled_code_is_refused_and_leaves_no_trace(path, tmp_path):
     path.write_bytes(pickle.dumps(payload))
     with pytest.raises(UserError, match="is not a checkpoint"):
         read_tensors(path)
-    with pytest.raises(pickle.UnpicklingError, match="must hold plain values, and asks for "):
+    with pytest.raises(pickle.UnpicklingError, match="only plain values, got "):
         read_pickle(path)
     assert not trace.exists()
 
@@ -115,7 +115,7 @@ def test_a_pickle_of_plain_values_is_read(path):
 @pytest.mark.parametrize("mapped", [False, True])
 def test_a_tensor_whose_bytes_are_not_all_in_the_file_is_refused(path, tensor, mapped):
     torch.save({"state": [{"deep": tensor}]}, path)
-    with pytest.raises(UserError, match=r"must hold dense tensors, with every number of each$"):
+    with pytest.raises(UserError, match=r"only dense tensors"):
         read_tensors(path, mapped=mapped)
 
 
@@ -130,7 +130,7 @@ def many_times(value, times, depth):
 def test_values_named_many_times_are_refused_before_they_take_memory(path, values):
     torch.save({"ranks": values}, path)
     assert path.stat().st_size < 20_000
-    with pytest.raises(UserError, match=r"must not repeat values beyond its own [\d,]+ bytes"):
+    with pytest.raises(UserError, match=r"repeats values.* [\d,]+ bytes"):
         read_tensors(path)
 
 
@@ -147,7 +147,7 @@ def test_an_entry_that_torch_does_not_write_is_refused(path, compression, attrib
             info.compress_type = compression
             info.external_attr = attributes
             archive.writestr(info, content)
-    with pytest.raises(UserError, match="is not a checkpoint: torch does not write an entry as"):
+    with pytest.raises(UserError, match="is not a checkpoint: torch does not write"):
         read_tensors(path)
 
 
@@ -157,7 +157,7 @@ def test_a_tensor_may_have_two_names_and_no_more(path):
     assert set(read_tensors(path)) == {"embedding", "unembedding"}
     torch.save({str(i): shared for i in range(20)}, path)
     assert path.stat().st_size < 8_000
-    with pytest.raises(UserError, match=r"must not repeat values beyond its own [\d,]+ bytes"):
+    with pytest.raises(UserError, match=r"repeats values.* [\d,]+ bytes"):
         read_tensors(path)
 
 
@@ -167,8 +167,8 @@ LONG = (2**28).to_bytes(4, "little")
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (b"\x80\x02Nr" + LONG + b".", "the memo 268435456"),  # Python allocates 4 GB for it
-        (b"Np268435456\n.", "the memo 268435456"),
+        (b"\x80\x02Nr" + LONG + b".", "memo index 268435456"),  # Python allocates 4 GB for it
+        (b"Np268435456\n.", "memo index 268435456"),
         (b"\x80\x05\x96" + LONG + bytes(4) + b"abc.", "268435456 bytes"),
     ],
     ids=["a binary memo", "a memo in digits", "bytes"],
@@ -194,14 +194,14 @@ def test_safetensors_whose_header_does_not_fit_the_file_are_refused(path, offset
     for tensors in ({"a": {"dtype": "F32", "shape": shape, "data_offsets": offsets}}, twice):
         header = json.dumps(tensors).encode()
         path.write_bytes(len(header).to_bytes(8, "little") + header + bytes(8))
-        with pytest.raises(UserError, match=r"file must be a whole safetensors file \("):
+        with pytest.raises(UserError, match=r"file is not a complete safetensors file \("):
             read_safetensors(path)
 
 
 def test_a_line_break_in_the_header_of_safetensors_leaves_the_refusal_in_one_line(path):
     header = json.dumps({"a": {"dtype": "F\n32", "shape": [2], "data_offsets": [0, 8]}}).encode()
     path.write_bytes(len(header).to_bytes(8, "little") + header + bytes(8))
-    with pytest.raises(UserError, match=r"\A.*file must be a whole safetensors file .*F 32.*\Z"):
+    with pytest.raises(UserError, match=r"\A.*file .*safetensors file .*F 32.*\Z"):
         read_safetensors(path)
 
 
@@ -212,7 +212,7 @@ READERS = [read_tensors, read_safetensors, read_text, read_json, read_yaml, read
 def test_nobody_waits_for_a_pipe_or_a_device(path, read):
     os.mkfifo(path)
     for place in (path, Path("/dev/zero")):
-        with pytest.raises(UserError, match=rf"^{place} must be a regular file, and is not$"):
+        with pytest.raises(UserError, match=rf"^{place} is not a regular file$"):
             read(place)
 
 
@@ -230,7 +230,7 @@ def test_text_is_read_as_python_reads_it_and_must_be_utf_8(path):
     path.write_bytes("a\r\nb\rn\u00e9\n".encode())
     assert read_text(path) == path.read_text(encoding="utf-8") == "a\nb\nn\u00e9\n"
     path.write_bytes(b"\xff")
-    with pytest.raises(UserError, match=r"file must be text in UTF-8 \("):
+    with pytest.raises(UserError, match=r"file is not UTF-8 text \("):
         read_text(path)
 
 
@@ -243,7 +243,9 @@ def test_json_and_yaml_are_read_if_they_hold_plain_keys_and_values(path):
 
     for text in ("{", "[" * 10**6, "[1]", "\xff"):
         path.write_text(text, encoding="latin-1")
-        with pytest.raises(UserError, match=r"file must (be JSON \(.+\)|hold a JSON object, .+)$"):
+        with pytest.raises(
+            UserError, match=r"file (is not JSON \(.+\)|must .* JSON object, got .+)$"
+        ):
             read_json(path)
 
 
@@ -254,9 +256,9 @@ NO_PLAIN_YAML = {
     "a billion laughs": (LAUGHS, "it has aliases"),
     "a merged mapping": ("a: &a {b: 1}\nc:\n  <<: *a", "it has aliases"),
     "Python": ("a: !!python/object/apply:os.mkdir [ran]", "could not determine a constructor"),
-    "pairs": ("a: !!pairs [_target_: os.mkdir]", "it holds a tuple"),
-    "a date": ("a: 2026-01-01", "it holds a date"),
-    "a text": ("text", "it holds no keys"),
+    "pairs": ("a: !!pairs [_target_: os.mkdir]", "tuple"),
+    "a date": ("a: 2026-01-01", "date"),
+    "a text": ("text", "no keys"),
     "cut short": ("a: [1,", "."),
     "a long number": (f"a: {'9' * 5000}", "."),
     # The limit is gptmini's own, or that of libyaml.
@@ -269,7 +271,7 @@ def test_yaml_that_is_not_plain_is_refused_in_one_line(tmp_path, monkeypatch, pa
     monkeypatch.chdir(tmp_path)
     path.write_text(text)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    said = rf"^{path} must be YAML of keys and plain values \(.*({reason}).*\)\Z"
+    said = rf"^{path} must be YAML with keys and plain values \(.*({reason}).*\)\Z"
     with pytest.raises(UserError, match=said):
         read_yaml(path)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 2**18  # KiB
@@ -311,12 +313,12 @@ DOWNLOAD = {"_target_": "gptmini.data.PublishedText", "url": "http://localhost:1
         ({"optimizer": {"_target_": ["os.mkdir"]}}, r"\['os.mkdir'\] for optimizer"),
         (
             {"callbacks": {"more": DOWNLOAD}},
-            r"names gptmini.data.PublishedText for callbacks.more, which no configuration here does; "
-            r"if it is yours, type \+callbacks.more=... or its --config-dir again$",
+            r"names gptmini.data.PublishedText for callbacks.more, .*"
+            r"\+callbacks.more=... or --config-dir again$",
         ),
         ({"optimizer": {"lr": [{"x": DOWNLOAD}]}}, "gptmini.data.PublishedText for optimizer.lr.0"),
-        ({"seed": [{"x": "\\${now:%Y}"}]}, "must hold plain values, got .*now"),
-        ({"callbacks": {"a": {"b.c": 1}}}, "must have names without dots for keys, got 'b.c'"),
+        ({"seed": [{"x": "\\${now:%Y}"}]}, "plain values, got .*now"),
+        ({"callbacks": {"a": {"b.c": 1}}}, "keys without dots, got 'b.c'"),
     ],
 )
 def test_a_stored_configuration_may_name_what_ours_name_in_the_same_place_alone(changes, said):
@@ -381,5 +383,5 @@ def test_a_folder_with_a_link_or_a_pipe_is_refused(tmp_path, place, kind):
         os.mkfifo(odd)
     else:
         odd.symlink_to(tmp_path)
-    with pytest.raises(UserError, match=f"{place} must be a file or folder itself, and it is a"):
+    with pytest.raises(UserError, match=f"{place} must be a regular file or a folder"):
         check_plain_folder(tmp_path / "run")

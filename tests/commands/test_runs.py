@@ -134,6 +134,6 @@ def test_a_damaged_run_is_told_and_the_others_are_listed(script, two_runs):
     assert row_of(result, cut)[1] == "damaged"
     assert row_of(result, done)[1] == "done"
     assert result.err.startswith(
-        f"error: {cut}/config.yaml must be YAML of keys and plain values ("
+        f"error: {cut}/config.yaml must be YAML with keys and plain values ("
     )
     assert result.err.count("\n") == 1

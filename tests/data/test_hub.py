@@ -180,9 +180,7 @@ def test_a_dataset_is_downloaded_once(hub, tmp_path, address):
     text_of("someone/stories", tmp_path / "downloads")
     assert hub.asked == []
     for name in ("someone/else", "./absent"):
-        said = (
-            rf"could not download the dataset {name} \(.*data\.dataset may also be a local folder"
-        )
+        said = rf"cannot download the dataset {name} \(.*data\.dataset may also be a local folder"
         with pytest.raises(UserError, match=said):
             text_of(name, tmp_path / "downloads")
     assert [path.name for path in (tmp_path / "downloads").iterdir()] == ["someone--stories"]

@@ -139,7 +139,7 @@ def test_the_model_type_that_most_programs_know_is_chosen():
         (GPT2, {"add_cross_attention": True}, "add_cross_attention must be False to .*gpt2"),
         (MODERN, {"rope_scaling": {"factor": 2}}, "rope_scaling must be None to .*nanochat"),
         (MODERN, {"rope_parameters": None}, "rope_parameters must be a rope_theta .*, got None"),
-        (MODERN, {"rope_parameters": {"rope_theta": "1"}}, "rope_theta: Input should be a valid"),
+        (MODERN, {"rope_parameters": {"rope_theta": "1"}}, "rope_theta: must be a valid"),
         (
             MODERN,
             {"rope_parameters": {"rope_theta": 1e4, "rope_type": "linear", "factor": 4.0}},

@@ -123,7 +123,7 @@ def test_a_link_in_a_run_folder_is_refused_and_nothing_is_written_through_it(
     (newest() / name).symlink_to(elsewhere)
     before = [path.read_bytes() for path in (elsewhere, *elsewhere.rglob("*")) if path.is_file()]
 
-    said = f"{name} must be a file or folder itself"
+    said = f"{name} must be a regular file or a folder"
     resume("trainer.max_steps=9").assert_refused(said)
     after = [path.read_bytes() for path in (elsewhere, *elsewhere.rglob("*")) if path.is_file()]
     assert before == after != []
