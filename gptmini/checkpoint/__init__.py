@@ -1,1 +1,1 @@
-"""The checkpoint of a run: its file, and what a run goes on from."""
+"""Checkpoints: the file of weights, and the training state that a run resumes from."""

@@ -1,7 +1,7 @@
-"""The checkpoint file: tensors and plain JSON types, written whole or not at all, checked before it is read.
+"""The checkpoint file: tensors and plain JSON types, written atomically, and checked before it is read.
 
 Layout: {"gptmini": {"format", "config", "tokenizer", ...}, "state_dict": {"model.<name>": tensor}, ...}. Sampling needs
-these two entries; further entries hold what the trainer needs to go on, such as the state of the optimizer.
+only these two entries. The other entries are for resuming, such as the optimizer state.
 """
 
 import math
@@ -18,19 +18,19 @@ from gptmini.untrusted import read_tensors
 from gptmini.user_error import UserError
 from gptmini.version import __version__
 
-FORMAT = 1  # number of the layout; read_checkpoint refuses any other
-WEIGHTS_PREFIX = "model."  # the name under which the training module holds the GPT
+FORMAT = 1  # number of the layout; read_checkpoint refuses any other number
+WEIGHTS_PREFIX = "model."  # prefix of the GPT's weights in the training module
 
 
 def header(config: GPTConfig, tokenizer: dict, **more: object) -> dict:
     """Describe a checkpoint in plain values: the entry "gptmini" of the file.
 
     Args:
-        config: sizes and alternatives of the model.
+        config: the model's configuration.
         tokenizer: the tokenizer's to_dict().
-        more: further entries.
+        more: additional entries.
 
-    Returns the format, the version of gptmini that runs, asdict(config), tokenizer, and more.
+    Returns the format, the version of this gptmini, asdict(config), tokenizer, and more.
     """
     return {
         "format": FORMAT,
@@ -42,11 +42,13 @@ def header(config: GPTConfig, tokenizer: dict, **more: object) -> dict:
 
 
 def write_checkpoint(checkpoint: dict, path: Path, *, previous: Path | None = None) -> None:
-    """Write a checkpoint whole or not at all: beside its name, flushed to disk, renamed.
+    """Write a checkpoint atomically: write a temporary file, flush it to disk, and rename it.
 
-    An old file at path takes the name previous just before; it is gone if previous is None. A process that is killed
-    between the two renames leaves no file at path, and a complete one at previous.
-    Raises OSError: no room, no permission; the old file is untouched and the partial one removed.
+    An old file at `path` is renamed to `previous` just before, or overwritten if `previous` is None. A process that is
+    killed between the two renames leaves no file at `path`, and a complete file at `previous`.
+
+    Raises OSError if the disk is full or permission is missing; then the old file is unchanged, and the partial file
+    removed.
     """
     try:
         with replacing(path) as file:
@@ -55,7 +57,7 @@ def write_checkpoint(checkpoint: dict, path: Path, *, previous: Path | None = No
             if previous is not None and path.exists():
                 path.replace(previous)
     except (OSError, RuntimeError) as error:
-        # Where writing is cut short, torch raises a RuntimeError, whose context is the file's error or an interrupt.
+        # If writing fails, torch raises a RuntimeError. Its context is the file's error or a KeyboardInterrupt.
         cause = error if isinstance(error, OSError) else error.__context__
         if isinstance(cause, KeyboardInterrupt):
             raise cause from None
@@ -69,11 +71,11 @@ def read_checkpoint(path: Path, *, mapped: bool = False, is_checked: bool = Fals
 
     Args:
         path: the checkpoint's file.
-        mapped: whether tensors stay in the file until they are used: who needs the weights alone does not read the
-            state of the optimizer, which is twice as large. The file must not change meanwhile.
-        is_checked: whether the checksums were compared before, as by another process of the run.
+        mapped: whether tensors stay in the file until they are used. A caller that needs only the weights then does
+            not read the optimizer state, which is twice as large. The file must not change meanwhile.
+        is_checked: whether the checksums were verified before, such as by another process of the run.
 
-    Raises UserError: another format, damage, or pickled code.
+    Raises UserError for another format, damage, or pickled code.
     """
     checkpoint = read_tensors(path, mapped=mapped, checked=not is_checked)
     _check_format(checkpoint, path)
@@ -81,9 +83,9 @@ def read_checkpoint(path: Path, *, mapped: bool = False, is_checked: bool = Fals
 
 
 def read_header(path: Path) -> dict:
-    """The entry "gptmini" of a checkpoint, without reading its weights or checking their checksums.
+    """Read the entry "gptmini" of a checkpoint, without reading its weights or verifying their checksums.
 
-    Raises UserError: another format, damage, or pickled code.
+    Raises UserError for another format, damage, or pickled code.
     """
     checkpoint = read_tensors(path, mapped=True, checked=False)
     _check_format(checkpoint, path)
@@ -91,46 +93,46 @@ def read_header(path: Path) -> dict:
 
 
 def _check_format(checkpoint: dict, path: Path) -> None:
-    """Raise UserError unless the contents of a file are those of a checkpoint that this version reads."""
-    own = checkpoint.get("gptmini")
-    if not isinstance(own, dict) or not isinstance(checkpoint.get("state_dict"), dict):
+    """Raise UserError unless a file contains a checkpoint that this version can read."""
+    entry = checkpoint.get("gptmini")
+    if not isinstance(entry, dict) or not isinstance(checkpoint.get("state_dict"), dict):
         raise UserError(
-            f"{path} is not a gptmini checkpoint: it lacks the gptmini header or the weights"
+            f"{path} is not a gptmini checkpoint: the gptmini header or the weights are missing"
         )
-    if type(own.get("format")) is not int or own["format"] != FORMAT:
+    if type(entry.get("format")) is not int or entry["format"] != FORMAT:
         raise UserError(
-            f"{path} has checkpoint format {own.get('format')!r}, this version reads {FORMAT}; "
+            f"{path} has checkpoint format {entry.get('format')!r}, but this version reads format {FORMAT}; "
             "use the version of gptmini that wrote it"
         )
 
 
 def step_of(path: Path) -> float:
-    """Optimizer step at which a checkpoint was written; infinity for a file that is damaged or names no step.
+    """Return the optimizer step of a checkpoint; infinity for a file that is damaged or has no step.
 
-    The checksums of the whole file are checked, but its tensors are not read into memory.
+    All checksums of the file are verified, but its tensors are not read into memory.
     """
     try:
         return read_tensors(path, mapped=True)["global_step"]
-    except (UserError, KeyError):  # TrainingState tells what is wrong with the file
+    except (UserError, KeyError):  # TrainingState reports what is wrong with the file
         return math.inf
 
 
 def build_model(checkpoint: dict) -> GPT:
     """Build the GPT of a checkpoint that read_checkpoint returned, in eval mode on the CPU.
 
-    Raises UserError: the config is no GPTConfig, or the weights do not fit the config.
+    Raises UserError if the config is not a GPTConfig, or if the weights do not match the config.
     """
     config = config_of(checkpoint["gptmini"])
 
-    # Two cheap comparisons, before a config that claims millions of layers makes torch build them.
+    # Two cheap checks, before torch would build the millions of layers that a wrong config may claim.
     weights = _weights_of(checkpoint["state_dict"])
     claimed = (config.padded_vocab_size, config.d_model)
     embedding = weights.get("embedding.weight", torch.empty(0)).shape
     if embedding != claimed or config.n_layers > len(weights):
         raise UserError(
-            "the checkpoint's weights do not fit its config: "
-            f"{config.n_layers} layers and an embedding of {claimed} are claimed, "
-            f"the embedding is {tuple(embedding)}"
+            "the checkpoint's weights do not match its config: "
+            f"expected {config.n_layers} layers and an embedding of {claimed}, "
+            f"got {len(weights)} weights and an embedding of {tuple(embedding)}"
         )
 
     model = gpt_of_shapes(config)
@@ -138,27 +140,25 @@ def build_model(checkpoint: dict) -> GPT:
         model.load_state_dict(weights, assign=True)
     except RuntimeError as error:
         reasons = " ".join(line.strip() for line in str(error).splitlines()[1:])
-        raise UserError(f"the checkpoint's weights do not fit its config: {reasons}") from None
+        raise UserError(f"the checkpoint's weights do not match its config: {reasons}") from None
     return model.eval()
 
 
-def config_of(own: dict) -> GPTConfig:
-    """The sizes in the entry "gptmini" of a checkpoint; UserError if they are no GPTConfig."""
-    settings = own.get("config")
+def config_of(entry: dict) -> GPTConfig:
+    """Read the GPTConfig in the entry "gptmini" of a checkpoint; UserError if it is not a GPTConfig."""
+    settings = entry.get("config")
     if not isinstance(settings, dict):
-        raise UserError("the checkpoint must have a config")
+        raise UserError("the checkpoint has no config")
     try:
         return config_from_file(settings)
-    except (ValueError, TypeError) as error:  # a TypeError for a key that is no text
-        raise UserError(
-            f"the checkpoint's config must have the fields of GPTConfig: {error}"
-        ) from None
+    except (ValueError, TypeError) as error:  # a TypeError for a key that is not a string
+        raise UserError(f"the checkpoint's config is not a GPTConfig: {error}") from None
 
 
 def _weights_of(state: dict) -> dict[str, Tensor]:
-    """Select a GPT's weights from the training module's state dict, under the names that they have in the GPT.
+    """Select a GPT's weights from the training module's state dict, and remove the prefix from their names.
 
-    Raises UserError: a weight is no tensor of floating-point numbers, or the weights are of several dtypes.
+    Raises UserError if a weight is not a floating-point tensor, or if the weights have different dtypes.
     """
     weights = {}
     for name, tensor in state.items():
@@ -167,8 +167,9 @@ def _weights_of(state: dict) -> dict[str, Tensor]:
 
     for name, tensor in weights.items():
         if not isinstance(tensor, Tensor) or not tensor.is_floating_point():
-            raise UserError(f"the checkpoint's weight {name} must be of floating-point numbers")
+            raise UserError(f"the checkpoint's weight {name} must be a floating-point tensor")
     dtypes = {tensor.dtype for tensor in weights.values()}
     if len(dtypes) > 1:
-        raise UserError("the checkpoint's weights must be of one dtype, got several")
+        names = ", ".join(sorted(map(str, dtypes)))
+        raise UserError(f"the checkpoint's weights must have the same dtype, got {names}")
     return weights

@@ -174,7 +174,7 @@ def test_a_training_state_that_lacks_a_part_is_refused(path, change):
     assert (state.bad_steps, state.bad_steps_in_a_row) == (2, 1)
 
     change(checkpoint)
-    wanted = r"best\.ckpt holds no training state that this version can go on from"
+    wanted = r"best\.ckpt has no training state"
     with pytest.raises(UserError, match=wanted):
         TrainingState.parse(checkpoint, path)
 
