@@ -1,4 +1,4 @@
-"""A run: found by what a user names, its folder made and locked, and gone on with."""
+"""Runs: find them, create and lock their folders, and resume them."""
 
 from gptmini.runs.find import (
     every_run,

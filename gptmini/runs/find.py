@@ -1,4 +1,4 @@
-"""The run, and its checkpoint, for a path that a user typed; every command uses these functions."""
+"""Find the run, and its checkpoint, for a path from the command line; every command uses these functions."""
 
 import re
 from pathlib import Path
@@ -6,29 +6,29 @@ from pathlib import Path
 from gptmini.runs.run_folder import identity_of, seen_from_here
 from gptmini.user_error import UserError
 
-# A run's checkpoint files, without .ckpt. Other files beside them, which were set aside or which a user has put there,
-# are read where they are named alone.
+# A run's checkpoint files, without .ckpt. Other files in the same folder, set aside or put there by a user, are read
+# only if they are named.
 CHECKPOINTS = ("last", "previous", "best")
 
-# The name of a run's folder: its time, and a number where several runs began in the same second.
+# The name of a run's folder: its time, and a number if several runs started in the same second.
 NAME_WITH_TIME = re.compile(r"(\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d)(?:_(\d+))?")
 
 
 def named_run(path: str | Path, *, saved: bool = False) -> Path:
-    """Return the run folder or file that a path stands for, which every command that takes a run asks for.
+    """Return the run folder or file that a path stands for.
 
-    A folder of runs, as runs/NAME, stands for the newest run in it, and root/latest for the run that it leads to. Every
-    other path stands for itself.
+    A folder of runs, such as runs/NAME, stands for its newest run. root/latest stands for the run that it points to.
+    Every other path stands for itself.
 
     Args:
-        path: what the user typed.
-        saved: True to take the newest run with a checkpoint, if any run in the folder has one.
+        path: the path from the command line.
+        saved: True to take the newest run with a checkpoint, if any run in the folder has a checkpoint.
 
-    Raises UserError: the path is empty, as an unset variable of a shell is, does not exist, or is the folder of all
-    runs, where it is not clear which run is meant.
+    Raises UserError if the path is empty (such as an unset shell variable), does not exist, or is the folder of all
+    runs, which does not say which run is meant.
     """
     if not str(path):
-        raise UserError("the name of a run must not be empty; runs/latest is the newest run")
+        raise UserError("the name of a run must not be empty; use runs/latest for the newest run")
     path = Path(path).expanduser()
     if not path.exists():
         raise UserError(
@@ -47,37 +47,34 @@ def named_run(path: str | Path, *, saved: bool = False) -> Path:
     runs = every_run(path)
     if runs:
         raise UserError(
-            f"{path} holds the runs of every name; give {path / 'latest'}, or one run, as {runs[-1]}"
+            f"{path} is the folder of all runs; give {path / 'latest'} or one run, such as {runs[-1]}"
         )
     return path
 
 
 def find_run(path: str | Path) -> Path:
-    """Return the folder of the run that a path belongs to, relative to the working directory where it lies inside.
+    """Return the folder of the run that a path belongs to, as seen_from_here returns it.
 
     Args:
         path: a run folder, a folder of runs, root/latest, or a .ckpt file of a run.
 
-    Raises UserError: the path stands for no run.
+    Raises UserError if the path does not belong to a run.
     """
     path = named_run(path)
 
-    # The config.yaml of a folder is resolved, because that of root/latest is a link into the run's folder.
+    # Resolve config.yaml: in root/latest it is a link into the run's folder.
     folder = (path / "config.yaml").resolve().parent
     if path.is_file():
         folder = path.resolve().parent.parent
     if not (folder / "config.yaml").is_file():
-        raise UserError(
-            f"{path} belongs to no run: {folder / 'config.yaml'} is missing; "
-            "a run keeps it beside its checkpoints folder"
-        )
+        raise UserError(f"{path} does not belong to a run: {folder / 'config.yaml'} is missing")
     return seen_from_here(folder)
 
 
 def find_runs(path: str | Path) -> list[Path]:
-    """Return every run in a folder of runs, oldest first; of any other path the one run that find_run finds.
+    """Return every run in a folder of runs, oldest first; for any other path, only the run that find_run finds.
 
-    Raises UserError: the path stands for no run.
+    Raises UserError if the path does not belong to a run.
     """
     path = Path(path).expanduser()
     if named_run(path) == path:
@@ -86,21 +83,22 @@ def find_runs(path: str | Path) -> list[Path]:
 
 
 def every_run(folder: str | Path) -> list[Path]:
-    """Return every run in a folder of all runs, or in that of one name, oldest first; an empty list if it holds none.
+    """Return every run in a folder of all runs or in a folder of one name, oldest first; may be empty.
 
-    A run's own folder stands for that run.
+    For a run's own folder, return only that run.
     """
     folder = Path(folder)
     return _runs(folder, "config.yaml") or _runs(folder, "*/config.yaml", "*/*/config.yaml")
 
 
 def find_checkpoint(path: str | Path) -> Path:
-    """Return a checkpoint file as it is, and for a run its best.ckpt, or else its newest.
+    """Return the checkpoint file for a path: the file itself, or a run's best.ckpt, or else its latest checkpoint.
 
     Args:
-        path: a .ckpt file, a run folder, a folder of runs, for the newest run in it with a checkpoint, or root/latest.
+        path: a .ckpt file, a run folder, root/latest, or a folder of runs, which stands for its newest run with a
+            checkpoint.
 
-    Raises UserError: the path stands for no run, or the run has saved nothing.
+    Raises UserError if the path does not belong to a run, or if the run has no checkpoint.
     """
     path = named_run(path, saved=True)
     if path.is_file():
@@ -112,33 +110,32 @@ def find_checkpoint(path: str | Path) -> Path:
     if checkpoints:
         return checkpoints[0]
     raise UserError(
-        f"{path} holds no checkpoints/best.ckpt or checkpoints/last.ckpt; "
-        "train first, or give a file"
+        f"{path} has no checkpoint (checkpoints/best.ckpt or last.ckpt); train it first, or give a file"
     )
 
 
 def checkpoints_in(folder: Path) -> list[Path]:
-    """The checkpoints of a run from which it can go on, last.ckpt first; damaged ones are among them."""
+    """Return the checkpoints that a run can resume from, last.ckpt first; damaged files are included."""
     files = [folder / "checkpoints" / f"{name}.ckpt" for name in CHECKPOINTS]
     return [file for file in files if file.is_file()]
 
 
 def has_checkpoint(folder: Path) -> bool:
-    """Whether a run has saved anything that it can go on from."""
+    """Whether a run has a checkpoint to resume from."""
     return bool(checkpoints_in(folder))
 
 
 def _runs(folder: Path, *patterns: str) -> list[Path]:
-    """The runs whose config.yaml fits a pattern, in the order in which they began; root/latest, of links, is none."""
+    """Return the runs whose config.yaml matches a pattern, oldest first, without root/latest, a folder of links."""
     configs = [path for pattern in patterns for path in folder.glob(pattern)]
     is_run = [path for path in configs if path.is_file() and not path.is_symlink()]
-    return sorted((path.parent for path in is_run), key=_begun)
+    return sorted((path.parent for path in is_run), key=_start_of)
 
 
-def _begun(run: Path) -> tuple[str, int, str]:
-    """When a run began, as a key to sort by: the time in its folder's name, or else the time in its config.yaml.
+def _start_of(run: Path) -> tuple[str, int, str]:
+    """Return the start of a run as a sort key: the time in its folder's name, or else the time in its config.yaml.
 
-    The times of its files would say when it was resumed or copied.
+    Modification times would show when the run was resumed or copied.
     """
     named = NAME_WITH_TIME.fullmatch(run.name)
     if named is not None:

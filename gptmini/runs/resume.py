@@ -1,4 +1,4 @@
-"""From which checkpoint a resumed run goes on, and what becomes of the run's other files."""
+"""Choose the checkpoint that a run resumes from, and set aside the run's later files."""
 
 import shutil
 from pathlib import Path
@@ -13,20 +13,20 @@ if TYPE_CHECKING:  # importing torch takes seconds, and finding a run needs no t
 
 
 def find_training_state(path: Path) -> "tuple[TrainingState | None, list[str]]":
-    """Read the training state that a run goes on from.
+    """Read the training state that a run resumes from.
 
     Args:
-        path: a .ckpt file, or a run folder, whose readable checkpoint of the latest step is taken.
+        path: a .ckpt file, or a run folder; for a folder, its readable checkpoint of the latest step is read.
 
-    Returns the state, None if nothing was saved yet, and a line about each damaged file that was passed over.
-    Raises UserError: the file, or every checkpoint of the folder, is damaged or holds no training state.
+    Returns the state (None if nothing was saved yet), and a line about each damaged file that was skipped.
+    Raises UserError if the file, or every checkpoint in the folder, is damaged or has no training state.
     """
     from gptmini.checkpoint.file import read_checkpoint, step_of
     from gptmini.checkpoint.training_state import TrainingState
 
     files = [path]
     if path.is_dir():
-        # Latest first; a damaged file counts as of an infinite step, so that the user is told of every damaged file.
+        # Latest first. A damaged file has step infinity, so that every damaged file is reported.
         files = sorted(checkpoints_in(path), key=step_of, reverse=True)
 
     damaged = []
@@ -37,23 +37,23 @@ def find_training_state(path: Path) -> "tuple[TrainingState | None, list[str]]":
             damaged.append(str(error))
 
     if damaged:
-        raise UserError(f"no checkpoint to resume from: {'; '.join(damaged)}")
+        raise UserError(f"cannot resume from any checkpoint: {'; '.join(damaged)}")
     return None, []
 
 
 def adopt(path: Path, step: int, folder: Path) -> list[Path]:
-    """Make a checkpoint the newest of its run: later ones, and damaged ones, are set aside.
+    """Make a checkpoint the latest checkpoint of its run: rename later and damaged checkpoints.
 
-    So the run goes on from it again if it is killed before anything is saved. A file that is none of checkpoints_in()
-    stays as it is, and previous.ckpt becomes a copy of it.
+    If the run is killed before its next save, it resumes from the same checkpoint again. A file that is not one of
+    checkpoints_in() is left unchanged, and copied to previous.ckpt.
 
     Args:
-        path: the checkpoint that the run goes on from.
+        path: the checkpoint that the run resumes from.
         step: optimizer step of that checkpoint.
-        folder: of the run.
+        folder: the run's folder.
 
-    Returns the files set aside under their new names, set-aside-<name>-<step>.ckpt; the step of a damaged file is inf.
-    Raises OSError: a file could not be copied or renamed.
+    Returns the new names of the renamed files, set-aside-<name>-<step>.ckpt; the step of a damaged file is inf.
+    Raises OSError if a file cannot be copied or renamed.
     """
     aside = []
     if not any(file.samefile(path) for file in checkpoints_in(folder)):
@@ -70,7 +70,7 @@ def adopt(path: Path, step: int, folder: Path) -> list[Path]:
 
 
 def _set_aside_if_later(file: Path, step: int) -> list[Path]:
-    """Rename a checkpoint that is of a later step or damaged; return its new name in a list, else an empty one."""
+    """Rename a checkpoint of a later step or a damaged one; return a list with its new name, or an empty list."""
     from gptmini.checkpoint.file import step_of
 
     if not file.is_file():
@@ -82,9 +82,9 @@ def _set_aside_if_later(file: Path, step: int) -> list[Path]:
 
 
 def remove_left_overs(folder: Path) -> None:
-    """Remove the temporary files that a killed process has left in a run folder, which is locked.
+    """Remove the temporary files of a killed process from a locked run folder.
 
-    That of a report stays: a report takes no lock, and may be written at this moment.
+    Keep the temporary file of a report: a report takes no lock, so another process may be writing it.
     """
     for left_over in (*folder.glob(".*.tmp"), *folder.glob("checkpoints/.*.tmp")):
         if left_over.is_file() and not left_over.name.startswith(".report.html."):

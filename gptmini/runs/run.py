@@ -1,4 +1,4 @@
-"""The run that a command begins or goes on with: its folder, locked and prepared, and the state that it starts from."""
+"""The run that a command starts or resumes: its locked folder, and the training state that it starts from."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
@@ -26,14 +26,14 @@ if TYPE_CHECKING:  # importing torch takes seconds, and finding a run needs no t
 
 
 class Run:
-    """One run, from the moment that its folder is locked.
+    """A run whose folder is locked.
 
     Args:
-        folder: of the run.
+        folder: the run's folder.
         root: the folder of all runs; None for a run elsewhere.
-        resumed: whether the run goes on with what an earlier process began.
-        state: what training goes on from; None for the first step.
-        notes: lines for the user on how the checkpoint was found.
+        resumed: whether an earlier process started the run.
+        state: the training state to resume from; None to start from the first step.
+        notes: lines for the user about how the checkpoint was found.
     """
 
     def __init__(
@@ -51,22 +51,22 @@ class Run:
         self.state = state
         self.notes = list(notes)
         self.identity = identity_of(folder)
-        self.end: RunState | None = None  # how the run's last start ended, or that it was killed
+        self.end: RunState | None = None  # the state file of the run's previous start
         self.lines: list[Line] = []  # of metrics.jsonl, up to the step
-        self.overrides: Sequence[str] = ()  # all that was typed for this run so far, KEY=VALUE each
+        self.overrides: Sequence[str] = ()  # of all starts of this run, KEY=VALUE each
         self.log: TextIO | None = None  # train.log, which begin() opens
 
     @property
     def step(self) -> int:
-        """Optimizer steps that are done when training starts."""
+        """Number of optimizer steps that are done when training starts."""
         return 0 if self.state is None else self.state.step
 
     def is_complete(self, max_steps: int, *, asked_to_go_on: bool) -> bool:
-        """Whether a run of so many steps has nothing left to train.
+        """Whether a run of `max_steps` steps has nothing left to train.
 
-        It has taken its last step, and has validated it; or a callback has ended it, as EarlyStopping or the pruner of
-        a sweep. With the latter the run goes on where it is now to take another number of steps, or where
-        asked_to_go_on says that resume= was typed: a command with folder= is typed again without looking at the run.
+        Either its last step is done and validated, or a callback, such as EarlyStopping or a sweep's pruner, ended it.
+        A run that a callback ended continues if max_steps has changed, or if asked_to_go_on says that resume= was
+        given. A command with folder= does not continue it, because such a command may be repeated blindly.
         """
         state = self.state
         if state is None:
@@ -77,19 +77,19 @@ class Run:
         return was_ended and state.max_steps == max_steps and not asked_to_go_on
 
     def begin(self, config: str, overrides: Sequence[str]) -> None:
-        """Make the folder as it must be when training starts, and open the log; to be called after every check.
+        """Prepare the folder for training, and open the log. Call this after every check.
 
-        What is later than the checkpoint is taken back, and runs/latest leads here from now on.
+        Files and log lines that are later than the checkpoint are removed or renamed. runs/latest then points here.
 
         Args:
             config: the configuration in YAML.
-            overrides: all that was typed for the run so far, KEY=VALUE each.
+            overrides: the overrides of all starts of the run, KEY=VALUE each.
         """
         if self.resumed:
             remove_left_overs(self.folder)
             self._take_back()
 
-        # The configuration is written first: a run without one cannot be resumed, and latest must not lead to it.
+        # Write the configuration first: a run without it cannot be resumed, and latest must not point to such a run.
         self.overrides = overrides
         write_config(config, self.folder, overrides, self.identity)
         write_state(self.folder, RunState(state="running", step=self.step))
@@ -98,15 +98,15 @@ class Run:
         self.log = (self.folder / "train.log").open("a", encoding="utf-8")
 
     def _take_back(self) -> None:
-        """Drop what was logged, and set aside checkpoints, later than the state.
+        """Remove log lines, and set aside checkpoints, that are later than the state.
 
-        The new metrics.jsonl is written before it takes its name, so that a full disk changes nothing.
+        The new metrics.jsonl is written under a temporary name first, so that a full disk changes nothing.
         """
         newest = -1
         validated = False
         if self.state is not None:
             newest = self.step
-            # A run without a step done validates its first weights again, if they were trained before.
+            # At step 0, a run that started with trained weights validates them again.
             validated = self.step > 0 and self.state.validated_step == self.step
 
         aside: list[Path] = []
@@ -114,10 +114,10 @@ class Run:
             if self.state is not None:
                 aside = adopt(self.state.path, self.step, self.folder)
         for file in aside:
-            self.notes.append(f"{file} is of a later step, or damaged, and set aside")
+            self.notes.append(f"renamed a later or damaged checkpoint to {file}")
 
     def close(self) -> None:
-        """Close the log; an error of its last write was told when writing first failed."""
+        """Close the log; ignore an error of the last write, because the first failed write reported it."""
         if self.log is not None:
             with suppress(OSError):
                 self.log.close()
@@ -127,19 +127,19 @@ class Run:
 def open_run(
     resume: str | None, folder: str | None, *, runs_dir: str, name: str | None
 ) -> Iterator[Run]:
-    """Lock the folder of the run that a configuration asks for: a new one, or the one that resume leads to.
+    """Lock the folder of a new run, or of the run to resume.
 
-    The folder stays locked until the end of the block. One that was made here, in which nothing has begun, is removed.
+    The folder is locked until the end of the block. A new folder that is still empty then is removed.
 
     Args:
         resume: a run folder or a .ckpt file in one; None for a new run.
-        folder: of a new run, which may exist and be empty, or hold a run without a checkpoint, which begins again; None
-            for runs_dir/name/<time>.
+        folder: the folder of a new run. It may be absent or empty, or hold a run without a checkpoint, which starts
+            again. None for runs_dir/name/<time>.
         runs_dir: the folder of all runs.
         name: the run's name.
 
-    Raises UserError: the folder holds something else, another process trains there, or the run to resume holds links or
-    has no checkpoint that can be read.
+    Raises UserError if the folder holds something else, if another process trains there, or if the run to resume
+    contains links or has no readable checkpoint.
     """
     old = resume
     if old is None and folder is not None and is_run(Path(folder).expanduser()):
@@ -164,10 +164,10 @@ def open_run(
 
 @contextmanager
 def _open_old(path: Path, runs_dir: str) -> Iterator[Run]:
-    """Lock the folder of a run to go on with, so that its newest checkpoint stays the newest.
+    """Lock the folder of a run to resume, so that no other process writes a later checkpoint.
 
     Args:
-        path: the run's folder, or a .ckpt file in it to go on from.
+        path: the run's folder, or a .ckpt file in it to resume from.
         runs_dir: the folder of all runs.
     """
     named = named_run(path)

@@ -1,4 +1,4 @@
-"""The folder of a run, runs/<name>/<time>/: made, described by its config.yaml, locked, and led to by runs/latest."""
+"""The folder of a run, runs/<name>/<time>/: create it, write its config.yaml, lock it and link it as runs/latest."""
 
 import datetime
 import os
@@ -15,28 +15,28 @@ from gptmini.user_error import UserError
 from gptmini.version import __version__
 
 STAMP = "%Y-%m-%d_%H-%M-%S"  # the time in the name of a run's folder
-# First major and minor version whose runs can be resumed. Older runs name modules that have moved since, and store the
-# optimizer's state by number instead of by name.
+# Oldest major and minor version whose runs can be resumed. Older runs name modules that have moved since, and store
+# optimizer state by number instead of by name.
 OLDEST_RESUMABLE = (0, 3)
-VERSION = b"version: "  # what the config.yaml of a run begins with
-# Lines in the head of a config.yaml that say which run it is, and the bytes in which they are looked for.
+VERSION = b"version: "  # the first bytes of a run's config.yaml
+# The lines of a config.yaml that identify the run, and the number of bytes that are searched for them.
 IDENTITY = re.compile(r"^(begun|id): '?([\w.-]+)'?$", re.MULTILINE)
 HEAD = 1024
 LONGEST_NAME = 100  # characters of a run's name in its id: Weights & Biases takes 128 in all
 LINKED = ("config.yaml", "train.log", "checkpoints")  # items that runs/latest links to
-# Seconds that a process waits for the lock of a run, which a table of runs holds for an instant.
+# Seconds that a process waits for a run's lock. `gptmini runs` holds it for an instant.
 PATIENCE = 0.5
 
 
 class Identity(NamedTuple):
-    """When a run began, and an id that no other run has. Both stay when its folder is renamed, moved or resumed."""
+    """The start time of a run and its unique id. Both stay the same when the folder is renamed, moved or resumed."""
 
     begun: str  # local time, as in the name of a run's folder, and microseconds
     id: str  # letters of any alphabet, digits, and the characters _ . -
 
 
 def is_run(folder: Path) -> bool:
-    """Whether a folder is that of a run: its config.yaml begins with the version of gptmini that wrote it."""
+    """Whether a folder is a run's folder: its config.yaml starts with the version of gptmini that wrote it."""
     path = folder / "config.yaml"
     if not path.is_file():
         return False
@@ -50,11 +50,11 @@ def make_run_folder(runs_dir: str, name: str | None, folder: str | None) -> tupl
     Args:
         runs_dir: folder of all runs.
         name: the run's name; unused with a folder.
-        folder: the folder itself, which may exist and hold nothing; None for runs_dir/name/<time>, or <time>_2 and so
-            on where another run has that name.
+        folder: the folder itself, which may be absent or empty; None for runs_dir/name/<time>, or <time>_2 and so on if
+            another run has that name.
 
-    Returns the folder, and the folders that did not exist before, the innermost first.
-    Raises UserError: the folder holds something else than a run, or lies inside of one.
+    Returns the folder, and the folders that did not exist before, innermost first.
+    Raises UserError if the folder is not empty, or is inside a run's folder.
     """
     if folder is not None:
         place = Path(folder).expanduser()
@@ -79,32 +79,32 @@ def make_run_folder(runs_dir: str, name: str | None, folder: str | None) -> tupl
 
 
 def _missing(folder: Path) -> list[Path]:
-    """A folder and the folders around it, the innermost first, as far as they do not exist."""
+    """Return those of a folder and its parents that do not exist, innermost first."""
     return [path for path in (folder, *folder.parents) if not path.exists()]
 
 
 def _check_free(folder: Path) -> None:
-    """Raise UserError unless a new run can have a folder: it is empty or absent, and lies inside of no run."""
+    """Raise UserError unless a new run can use a folder: it is empty or absent, and not inside a run's folder."""
     for around in folder.absolute().parents:
         if is_run(around):
             raise UserError(
-                f"folder={folder} lies in the run {around}; a run has a folder of its own"
+                f"folder={folder} is inside the run {around}; choose a folder outside it"
             )
 
-    # A process that was killed before its run began has left its lock, and perhaps a part of its config.yaml.
+    # A process that was killed before its run started has left its lock, and perhaps a partial config.yaml.
     held = {item.name for item in folder.iterdir()} if folder.is_dir() else set()
     others = {name for name in held if name != ".lock" and not name.startswith(".config.yaml.")}
     if others:
         raise UserError(
-            f"folder={folder} must be a run, or empty or absent, and it holds {min(others)}"
+            f"folder={folder} must be a run, an empty folder or absent, but it contains {min(others)}"
         )
 
 
 def identity_of(folder: Path) -> Identity:
-    """The identity of the run in a folder, or a new one for a folder without a run.
+    """Return the identity of the run in a folder, or a new identity for a folder without a run.
 
-    A run of an earlier version keeps none: its id is the name of its folder, and its configuration was written when it
-    began or last went on.
+    A run of an earlier version stores no identity. Its id is the name of its folder, and its start time is when its
+    configuration was written: at its first start, or when it was last resumed.
     """
     if not is_run(folder):
         place = folder.absolute()
@@ -120,12 +120,12 @@ def identity_of(folder: Path) -> Identity:
 
 
 def _plain(folder: Path) -> str:
-    """The names of a run's folder and of the folder around it, in characters that an id may have."""
+    """Return the names of a run's folder and its parent, with characters that an id cannot have replaced by -."""
     return re.sub(r"[^\w.-]", "-", f"{folder.parent.name}-{folder.name}")
 
 
 def _kept_identity(folder: Path) -> dict[str, str]:
-    """What the head of a run's config.yaml says of its identity."""
+    """Read the identity in the first lines of a run's config.yaml."""
     with (folder / "config.yaml").open("rb") as file:
         head = file.read(HEAD).decode("utf-8", errors="replace")
     return dict(IDENTITY.findall(head))
@@ -138,13 +138,13 @@ def write_config(
 
     Args:
         config: the configuration in YAML, without interpolations.
-        folder: of the run.
-        overrides: what was typed for the run in all its starts, KEY=VALUE each.
-        identity: of the run; None for one that never trains.
+        folder: the run's folder.
+        overrides: the overrides of all starts of the run, KEY=VALUE each.
+        identity: the run's identity; None for an imported model, which never trains.
     """
     import yaml
 
-    # The identity stands before the overrides, so that the first kilobyte has it.
+    # Write the identity before the overrides, so that it is in the first kilobyte.
     known = {} if identity is None else identity._asdict()
     head = {"version": __version__, **known, "typed": list(overrides)}
     text = yaml.safe_dump(head, sort_keys=False, allow_unicode=True, width=10_000)
@@ -153,10 +153,9 @@ def write_config(
 
 
 def read_config(folder: Path, *, to_go_on: bool = False) -> tuple[dict, list[str]]:
-    """Read the configuration of a run, and what was typed for it, from its config.yaml.
+    """Read the configuration and the overrides of a run from its config.yaml.
 
-    Raises UserError: the file is damaged, or where the run is to go on, of a version whose runs this one does
-    not go on with.
+    Raises UserError if the file is damaged, or, with to_go_on, if this version cannot resume the run.
     """
     tree = read_yaml(folder / "config.yaml")
     version = tree.pop("version", None)
@@ -166,33 +165,33 @@ def read_config(folder: Path, *, to_go_on: bool = False) -> tuple[dict, list[str
         check_version(version, folder)
     typed = tree.pop("typed", [])
     if not isinstance(typed, list) or any(type(line) is not str for line in typed):
-        raise UserError(f"{folder / 'config.yaml'} must list what was typed for the run")
+        raise UserError(f"{folder / 'config.yaml'}: typed must be a list of overrides")
     return tree, typed
 
 
 def check_version(version: object, folder: Path) -> None:
-    """Raise UserError unless this version of gptmini can go on with a run that another version wrote.
+    """Raise UserError unless this version of gptmini can resume a run that another version wrote.
 
     Args:
-        version: the value of version in the run's config.yaml; None if there is none.
+        version: the version in the run's config.yaml; None if it is missing.
         folder: the run's folder, for the error message.
     """
-    # Version 0.1.0 alone did not write its version into a run.
+    # Only version 0.1.0 did not write its version into a run.
     written_by = "0.1.0" if version is None else str(version)
     if not OLDEST_RESUMABLE <= _major_and_minor(written_by) <= _major_and_minor(__version__):
         raise UserError(
-            f"{folder} was begun by gptmini {written_by}, which {__version__} cannot go on with; "
-            f"install gptmini {written_by}, or begin a new run"
+            f"gptmini {__version__} cannot resume {folder}, a run of gptmini {written_by}; "
+            f"install gptmini {written_by}, or start a new run"
         )
 
 
 def _major_and_minor(version: str) -> tuple[int, ...]:
-    """The first two numbers of a version, as the last never decides whether a run goes on; fewer for other words."""
+    """Return a version's first two numbers, which decide whether a run can resume; fewer if the text has fewer."""
     return tuple(map(int, re.findall(r"\d+", version)[:2]))
 
 
 def is_trained(folder: Path) -> bool:
-    """Whether a process trains a run now."""
+    """Whether a process is training a run now."""
     from filelock import FileLock, Timeout
 
     path = folder / ".lock"
@@ -203,17 +202,17 @@ def is_trained(folder: Path) -> bool:
             return False
     except Timeout:
         return True
-    except OSError:  # a run of somebody else, who has not allowed to write there
+    except OSError:  # no permission to write in somebody else's run
         return False
 
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Lock a run folder during the block, so that one process at a time writes it.
+    """Lock a run folder during the block, so that only one process at a time writes to it.
 
-    The lock of a process that was killed is free again.
+    The system releases the lock of a killed process.
 
-    Raises UserError: another process has locked the folder; its id is named.
+    Raises UserError, with the process id, if another process has locked the folder.
     """
     from filelock import FileLock, Timeout
 
@@ -237,13 +236,13 @@ def locked(folder: Path) -> Iterator[None]:
 def link_latest(root: Path, folder: Path) -> None:
     """Make root/latest a folder of links into a run's folder.
 
-    There is no link to the event files: TensorBoard follows links, and would list the run twice.
+    The event files get no link: TensorBoard follows links, and would list the run twice.
 
     Args:
         root: the folder of all runs.
         folder: the run's folder.
 
-    Raises UserError: root/latest exists, and no earlier run has made it; it is left as it is.
+    Raises UserError, and changes nothing, if root/latest exists but was not made by an earlier run.
     """
     latest = root / "latest"
     check_latest(latest)
@@ -254,19 +253,19 @@ def link_latest(root: Path, folder: Path) -> None:
 
 
 def check_latest(latest: Path) -> None:
-    """Raise UserError unless latest is absent, or a folder whose items of a run are links."""
+    """Raise UserError unless `latest` is absent, or a folder in which all items named in LINKED are links."""
     is_link_or_file = latest.is_symlink() or (latest.exists() and not latest.is_dir())
     items = [latest / item for item in LINKED]
     if is_link_or_file or any(item.exists() and not item.is_symlink() for item in items):
         raise UserError(
-            f"{latest} must be absent or a folder of links that an earlier run made; move it away"
+            f"{latest} must be absent, or a folder of links from an earlier run; move it away"
         )
 
 
 def root_of(folder: Path, runs_dir: str) -> Path | None:
-    """The folder of all runs that a run lies in, whose `latest` leads to the newest; None for a run elsewhere.
+    """Return the folder of all runs that contains a run, and the link `latest`; None for a run elsewhere.
 
-    That is runs_dir, or for a run under another runs_dir the folder around it that has links to its newest run.
+    This is runs_dir. For a run below another runs_dir, it is the parent folder with links to its newest run.
     """
     root = Path(runs_dir).expanduser()
     folder = folder.absolute()
@@ -279,7 +278,7 @@ def root_of(folder: Path, runs_dir: str) -> Path | None:
 
 
 def seen_from_here(path: Path) -> Path:
-    """Return a path relative to the working directory where it lies inside, and else absolute."""
+    """Return a path relative to the working directory if it is inside that directory; otherwise absolute."""
     here = Path.cwd()
     path = path.absolute()
     return path.relative_to(here) if path.is_relative_to(here) else path

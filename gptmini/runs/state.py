@@ -1,4 +1,4 @@
-"""How a run stands, as the run itself writes it: at its start, at each save and at its end."""
+"""The state of a run, which the run writes at its start, at each save and at its end."""
 
 import json
 from dataclasses import asdict
@@ -15,31 +15,33 @@ from gptmini.user_error import UserError
 
 FILE = "state"  # in the run's folder
 
-# running: in training, or killed where no process holds the run's lock. done: all its steps. ended: by a callback, as
-# EarlyStopping. pruned: by its sweep. stopped: by a signal or the time limit. failed: by an error.
+# running: in training, or killed if no process holds the run's lock. done: all steps are done. ended: by a callback,
+# such as EarlyStopping. pruned: by its sweep. stopped: by a signal or the time limit. failed: by an error.
 StateName = Literal["running", "done", "ended", "pruned", "stopped", "failed"]
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class RunState:
-    """How a run stands."""
+    """The state of a run."""
 
     state: StateName
-    step: NonNegativeInt  # optimizer steps done; of a running run those of its newest checkpoint
-    # A callback, a signal, the time limit or an error by its name; None for a run that is running or done.
+    step: (
+        NonNegativeInt  # optimizer steps done; for a running run, the step of its latest checkpoint
+    )
+    # The name of the callback, the signal or the error, or the time limit; None if the run is running or done.
     by: str | None = None
 
 
 def write_state(folder: Path, state: RunState) -> None:
-    """Write into a run's folder how the run stands; a reader sees the old file or the new one."""
+    """Write the state of a run into its folder; a reader sees either the old file or the new file."""
     with replacing(folder / FILE) as file:
         file.write(f"{json.dumps(asdict(state))}\n".encode())
 
 
 def read_state(folder: Path) -> RunState | None:
-    """Read how a run stands; None for one that was killed before it wrote that.
+    """Read the state of a run; None if the run was killed before it wrote its state.
 
-    Raises UserError: the file is not one that a run has written.
+    Raises UserError if a run did not write the file.
     """
     path = folder / FILE
     if not path.is_file():
@@ -49,4 +51,4 @@ def read_state(folder: Path) -> RunState | None:
         return RunState(**read_json(path))
     except ValidationError as error:
         mistake = first_mistake(error)
-        raise UserError(f"{path} must say how the run stands: {mistake}; remove it") from None
+        raise UserError(f"{path} is not the state of a run ({mistake}); remove it") from None

@@ -48,7 +48,7 @@ def test_weights_are_those_of_the_newest_run_that_has_a_checkpoint():
 
     for run in DEMO[:-1]:
         (run / "checkpoints" / "last.ckpt").unlink()
-    with pytest.raises(UserError, match=rf"^{NEWEST} holds no checkpoints/best.ckpt"):
+    with pytest.raises(UserError, match=rf"^{NEWEST} has no checkpoint .*checkpoints/best.ckpt"):
         find_checkpoint("runs/demo")
 
 
@@ -100,7 +100,7 @@ def test_a_run_directly_in_the_folder_of_all_runs_is_found_beside_those_of_a_nam
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ("runs", f"runs holds the runs of every name; give runs/latest, or one run, as {NEWEST}"),
+        ("runs", f"runs is the folder of all runs; give runs/latest or one run, such as {NEWEST}"),
         ("absent", "absent does not exist; give a run folder (runs/latest) or a .ckpt file in one"),
     ],
 )
@@ -113,9 +113,11 @@ def test_what_stands_for_no_run_is_refused_by_all_in_the_same_words(given, said)
 
 def test_a_folder_without_runs_or_checkpoints_is_refused():
     Path("empty").mkdir()
-    with pytest.raises(UserError, match=r"empty belongs to no run: \S*config\.yaml is missing"):
+    with pytest.raises(
+        UserError, match=r"empty does not belong to a run: \S*config\.yaml is missing"
+    ):
         find_run("empty")
-    with pytest.raises(UserError, match=r"empty holds no checkpoints/best.ckpt or checkpoints/la"):
+    with pytest.raises(UserError, match=r"empty has no checkpoint .*checkpoints/best.ckpt or la"):
         find_checkpoint("empty")
 
 
