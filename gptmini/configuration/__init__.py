@@ -1,1 +1,1 @@
-"""From what a user types to checked settings; Hydra composes, and pydantic checks."""
+"""From command-line overrides to checked settings: Hydra composes them, and pydantic checks them."""

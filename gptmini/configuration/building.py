@@ -1,4 +1,4 @@
-"""What a run is made of before its text is read: each part of the configuration, as the class that checks it."""
+"""Build each part of a configuration as the class that checks it, before the training text is read."""
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
@@ -8,12 +8,13 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gptmini.configuration.keys import known_keys, no_key
+from gptmini.configuration.keys import known_keys, nearest_key, no_key
+from gptmini.configuration.overrides import shown
 from gptmini.training.settings import RootSettings, Settings, TextSettings
 from gptmini.user_error import UserError
 from gptmini.world import this_world
 
-# A wrong value is told before torch and Lightning are imported, which takes seconds.
+# Importing torch and Lightning takes seconds. A wrong value is reported before that.
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
@@ -27,14 +28,14 @@ if TYPE_CHECKING:
 
 
 def root_settings(config: "DictConfig", kind: type[RootSettings] = RootSettings) -> RootSettings:
-    """The keys at the root of a configuration, checked; those of gptmini prepare are PrepareSettings."""
+    """Check the root keys of a configuration; `kind` is PrepareSettings for gptmini prepare."""
     from omegaconf import OmegaConf
 
     names = kind.__dataclass_fields__
     for name in names:
-        # Earlier runs have no budget in their config.yaml.
+        # The config.yaml of earlier runs has no budget.
         if name not in config and name != "budget":
-            raise UserError(f"{name} must be given, as in {name}=VALUE")
+            raise UserError(f"{name} is required; set {name}=VALUE")
     values: Any = OmegaConf.to_container(OmegaConf.masked_copy(config, [*names]))
     return kind(**values)
 
@@ -45,9 +46,9 @@ def text_settings(
     *,
     kind: type[RootSettings] = RootSettings,
 ) -> TextSettings:
-    """The parts of a configuration that decide which tokens there are; arguments and errors as for build_settings.
+    """Build the parts of a configuration that decide the tokens; arguments and errors as for build_settings.
 
-    The keys at its root are of the given kind.
+    `kind` is the class that checks the root keys.
     """
     config = _changed(plain, changes)
     return TextSettings(
@@ -59,16 +60,15 @@ def text_settings(
 
 
 def build_settings(plain: Mapping[str, Any], changes: Mapping[str, Any] | None = None) -> Settings:
-    """Make every part of a configuration that needs no text. What imports torch comes last, because that takes seconds.
+    """Build every part of a configuration that needs no text. Parts that import torch come last: it takes seconds.
 
-    The text itself is opened later: it may be piped into the command, or downloaded, and of several ranks the first
-    alone reads it.
+    The text is opened later: it may come from stdin or be downloaded, and only the first rank reads it.
 
     Args:
         plain: the configuration as plain values.
-        changes: other values by dotted key, such as {"model.d_model": 96}.
+        changes: new values by dotted key, such as {"model.d_model": 96}.
 
-    Raises UserError, or pydantic's and Hydra's errors for a value of the wrong type or out of range.
+    Raises UserError, or an error of pydantic or Hydra for a value of the wrong type or out of range.
     """
     config = _changed(plain, changes)
     root = root_settings(config)
@@ -107,14 +107,14 @@ def build_settings(plain: Mapping[str, Any], changes: Mapping[str, Any] | None =
 
 
 def as_yaml(plain: Mapping[str, Any], changes: Mapping[str, Any] | None = None) -> str:
-    """A configuration as YAML; arguments as for build_settings."""
+    """Return a configuration as YAML; arguments as for build_settings."""
     from omegaconf import OmegaConf
 
     return OmegaConf.to_yaml(_changed(plain, changes))
 
 
 def _changed(plain: Mapping[str, Any], changes: Mapping[str, Any] | None) -> "DictConfig":
-    """A configuration with other values of some keys."""
+    """Return a configuration with some values changed."""
     from omegaconf import DictConfig, OmegaConf
 
     config = OmegaConf.create(dict(plain))
@@ -125,7 +125,7 @@ def _changed(plain: Mapping[str, Any], changes: Mapping[str, Any] | None) -> "Di
 
 
 def _plain(config: "DictConfig") -> dict[str, Any]:
-    """A configuration as plain values."""
+    """Return a configuration as plain values."""
     from omegaconf import OmegaConf
 
     plain: Any = OmegaConf.to_container(config)
@@ -133,7 +133,10 @@ def _plain(config: "DictConfig") -> dict[str, Any]:
 
 
 def _text(config: "DictConfig") -> "Callable[[], Corpus]":
-    """Opens the text of a configuration. That of a resumed run is not downloaded: only its folder says from where."""
+    """Return a function that opens the text of a configuration.
+
+    It downloads nothing for a resumed run: the source is named only in the run's folder, which is not trusted.
+    """
 
     def open_text() -> "Corpus":
         own = own_target(config.data)
@@ -147,20 +150,20 @@ def _text(config: "DictConfig") -> "Callable[[], Corpus]":
 
 
 def own_target(part: "DictConfig") -> Any:
-    """The class or function of gptmini that makes a part; None for anybody else's."""
+    """Return the class or function of gptmini that builds a part; None if it is not gptmini's."""
     package, _, name = str(part.get("_target_")).rpartition(".")
     return getattr(import_module(package), name) if package.startswith("gptmini.") else None
 
 
 def sweep_settings(composed: "Composed") -> "SweepSettings":
-    """The settings of a sweep; errors as for build_settings."""
+    """Build the settings of a sweep; errors as for build_settings."""
     return build_part(composed.config.sweep)
 
 
 def build_part(part: "DictConfig", **arguments: object) -> Any:
-    """The object that a part of a configuration describes, given further arguments.
+    """Build the object that a part of a configuration describes; `arguments` are added to the part's own.
 
-    Raises UserError: the part names no class.
+    Raises UserError if the part names no class.
     """
     from hydra.utils import instantiate
 
@@ -168,16 +171,16 @@ def build_part(part: "DictConfig", **arguments: object) -> Any:
     if made is None or isinstance(made, dict | list):
         key = getattr(part, "_get_full_key", str)(None)
         raise UserError(
-            f"{key} must name its class under _target_, or begin from an option that does; got {made!r}"
+            f"{key} must name its class under _target_ or include an option that does, got {shown(made)}"
         )
     return made
 
 
 def _trainer_settings(config: "DictConfig") -> "tuple[TrainerSettings, list[str]]":
-    """The settings of the trainer for the devices that this command was given, and lines for the user.
+    """Build the trainer's settings for the devices of this command, and notes for the user.
 
-    A resumed run may have other devices than before. If its batch_size does not divide their share of the global batch
-    evenly, the largest number below it that does is taken.
+    A resumed run may have other devices than before. If its batch_size does not divide each device's share of the
+    global batch evenly, the largest smaller number that does is used.
     """
     from gptmini.training.trainer_settings import divisors, share_of
 
@@ -192,8 +195,8 @@ def _trainer_settings(config: "DictConfig") -> "tuple[TrainerSettings, list[str]
     notes = []
     if fitting != wanted:
         notes.append(
-            f"trainer.batch_size={wanted} does not divide the {share} sequences of each of {placed.n_ranks} devices "
-            f"evenly; it is {fitting} from here on"
+            f"trainer.batch_size={wanted} does not divide the {share} sequences of each of {placed.n_ranks} devices; "
+            f"using {fitting} instead"
         )
     return replace(placed, batch_size=fitting), notes
 
@@ -201,7 +204,7 @@ def _trainer_settings(config: "DictConfig") -> "tuple[TrainerSettings, list[str]
 def check_model(
     model: "ModelSettings", callbacks: "Sequence[Callback]", frozen: Sequence[str]
 ) -> None:
-    """Raise UserError for pictures that do not fit a model, and beginnings of names that no weight of it has."""
+    """Raise UserError if the pictures do not fit the model, or if `frozen` has a prefix that matches no weight."""
     from gptmini.training import Pictures
 
     for callback in callbacks:
@@ -217,7 +220,7 @@ def check_model(
 
 
 def _callbacks(parts: "DictConfig") -> "list[Callback]":
-    """The callbacks of a configuration; UserError for a part that is none."""
+    """Build the callbacks of a configuration; UserError for a part that is not a callback."""
     from gptmini.training import Samples
     from gptmini.training.trainer import check_callback
 
@@ -231,32 +234,32 @@ def _callbacks(parts: "DictConfig") -> "list[Callback]":
 
 
 def _made(parts: "DictConfig", group: str) -> Mapping[str, Any]:
-    """The objects that a group of parts describes, by name; parts that are null are left out."""
+    """Build the objects of a group of parts, by name; parts that are null are skipped."""
     from omegaconf import OmegaConf
 
     if parts is None:
         return {}
     if not OmegaConf.is_dict(parts):
-        raise UserError(f"{group} must be null or hold parts by name, got {parts!r}")
+        raise UserError(f"{group} must be null or a mapping of parts, got {shown(parts)}")
     made = {}
     for name, part in parts.items():
         if part is None:
             continue
         key = f"{group}.{name}"
         if key in known_keys() and not OmegaConf.is_dict(part):
-            raise UserError(
-                f"{key} must be null, which leaves it out, or have keys of its own, got {part!r}"
-            )
+            raise UserError(f"{key} must be a mapping, or null to turn it off, got {shown(part)}")
         if not OmegaConf.is_dict(part) or "_target_" not in part:
-            raise UserError(
-                f"{no_key(key)}; a part of your own must name its class under _target_, got {part!r}"
-            )
+            if key in known_keys():
+                raise UserError(no_key(key))
+            close = nearest_key(key)
+            hint = f"; or did you mean {close}?" if close else ""
+            raise UserError(f"{key} must name its class under _target_, got {shown(part)}{hint}")
         made[str(name)] = build_part(part)
     return made
 
 
 def run_name(config: "DictConfig", typed: "Typed") -> str:
-    """The name of a run that was given none: its experiment, else its text."""
+    """Return the default name of a run: its experiment, or else its text."""
     experiment = typed.choices.get("experiment")
     if experiment is not None:
         return experiment.replace("/", "-")

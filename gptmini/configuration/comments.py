@@ -10,10 +10,10 @@ from gptmini.untrusted import LOADER
 
 
 def comments_of(file: Path) -> tuple[str, dict[str, str]]:
-    """What the comments of a configuration file say of the file, and of each key by its dotted name in the file.
+    """Return a configuration file's comment on itself, and its comment on each key, by the key's dotted name.
 
-    A key's comment follows its value on the line, or stands on the lines directly above the key. The lines with which
-    a file begins speak of the file.
+    A key's comment follows its value on the same line, or is on the lines directly above the key. The comment at the
+    top of a file is about the file.
     """
     text = file.read_text(encoding="utf-8")
     lines = text.splitlines()
@@ -31,7 +31,7 @@ def comments_of(file: Path) -> tuple[str, dict[str, str]]:
 
 
 def _nodes(node: Any, prefix: str = "") -> Iterator[tuple[str, Any, Any]]:
-    """Dotted name, key and value of each entry of a mapping and of the mappings in it."""
+    """Yield dotted name, key and value of each entry of a mapping and of its nested mappings."""
     if not isinstance(node, yaml.MappingNode):
         return
     for key_node, value_node in node.value:
@@ -41,8 +41,8 @@ def _nodes(node: Any, prefix: str = "") -> Iterator[tuple[str, Any, Any]]:
 
 
 def _beside(lines: list[str], key_node: Any, value_node: Any) -> str:
-    """The comment that follows a value on its last line, or a key on its line where a block of keys is its value."""
-    # The end of a text in several lines, behind | or >, is on the line of the next key.
+    """Return the comment after a value on its last line; for a block of keys, the comment after the key."""
+    # A multi-line text, written with | or >, ends on the line of the next key.
     if isinstance(value_node, yaml.ScalarNode) and value_node.style in ("|", ">"):
         return ""
     is_block = isinstance(value_node, yaml.CollectionNode) and not value_node.flow_style
@@ -55,7 +55,7 @@ def _beside(lines: list[str], key_node: Any, value_node: Any) -> str:
 
 
 def _above(lines: list[str], key_node: Any, n_first: int) -> str:
-    """The comment on the lines directly above a key, behind the n_first lines that speak of the file."""
+    """Return the comment directly above a key, without the first n_first lines, which are about the file."""
     end = key_node.start_mark.line
     begin = end
     while begin > n_first and lines[begin - 1].lstrip().startswith("#"):
@@ -64,5 +64,5 @@ def _above(lines: list[str], key_node: Any, n_first: int) -> str:
 
 
 def _joined(lines: list[str]) -> str:
-    """The text of lines of comment, without their signs."""
+    """Join the text of comment lines, without their #."""
     return " ".join(line.strip().lstrip("#").strip() for line in lines)

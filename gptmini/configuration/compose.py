@@ -1,11 +1,11 @@
-"""Compose a configuration with Hydra, from Python or for a job that Hydra runs."""
+"""Compose a configuration with Hydra, from Python or for a Hydra job."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gptmini.configuration.overrides import Typed, in_hydras_grammar, quoted
+from gptmini.configuration.overrides import Typed, in_hydras_grammar, quoted, shown
 from gptmini.files import CONFIGS
 from gptmini.user_error import UserError
 
@@ -14,20 +14,20 @@ if TYPE_CHECKING:
 
 
 class Composed(NamedTuple):
-    """What Hydra has composed for one job, and what was typed for it."""
+    """The configuration that Hydra composed for one job, and the job's overrides."""
 
-    config: "DictConfig"  # only files of this package look into it
+    config: "DictConfig"  # used only inside this package
     typed: Typed
 
     def value(self, key: str) -> Any:
-        """The value of a dotted key; None where there is none."""
+        """The value of a dotted key; None for an unknown key."""
         from omegaconf import OmegaConf
 
         return OmegaConf.select(self.config, key)
 
     @property
     def tree(self) -> dict[str, Any]:
-        """The configuration as plain values, in which interpolations are not resolved."""
+        """The configuration as plain values, with interpolations unresolved."""
         from omegaconf import OmegaConf
 
         tree: Any = OmegaConf.to_container(self.config)
@@ -36,16 +36,16 @@ class Composed(NamedTuple):
 
 @contextmanager
 def in_one_class() -> Iterator[None]:
-    """Turn what Python raises inside of Hydra, for a configuration that Hydra did not expect, into a UserError."""
+    """Turn Python errors inside Hydra, which an unexpected configuration causes, into a UserError."""
     try:
         yield
     except (ValueError, TypeError, AssertionError) as error:
         reason = str(error) or type(error).__name__
-        raise UserError(f"the configuration cannot be composed: {reason}") from error
+        raise UserError(f"cannot compose the configuration: {reason}") from error
 
 
 def check_root(config: "DictConfig", command: str) -> None:
-    """Raise UserError for an unknown root key, a group that is a value, or a key of Hydra's own in gptmini's parts."""
+    """Raise UserError for an unknown root key, a group that is removed or not a mapping, or a Hydra key in a part."""
     from omegaconf import OmegaConf
 
     from gptmini.configuration.keys import check_hydras_keys, no_root_key, root_keys
@@ -59,20 +59,24 @@ def check_root(config: "DictConfig", command: str) -> None:
         is_group = (CONFIGS / str(key)).is_dir()
         if is_group and not OmegaConf.is_dict(value):
             raise UserError(
-                f"{key} must hold keys of its own, got {value!r}; {key}=NAME chooses an option, in a file "
-                f"defaults: [override /{key}: NAME]"
+                f"{key} must be a mapping, got {shown(value)}; to choose an option, write {key}=NAME, "
+                f"or defaults: [override /{key}: NAME] in a file"
             )
-    # Interpolations stay as they are: they may lead nowhere.
+    for key in sorted(known - {str(key) for key in config}):
+        if (CONFIGS / key).is_dir():
+            option = "none" if (CONFIGS / key / "none.yaml").is_file() else "NAME"
+            raise UserError(f"cannot remove the group {key}; write {key}={option}")
+    # Interpolations stay unresolved: their target may not exist.
     check_hydras_keys(OmegaConf.to_container(config, resolve=False))
 
 
 def typed_for_job(config_dir: str | None) -> Typed:
-    """What was typed for the job that Hydra runs at this moment."""
+    """Return the overrides of the job that Hydra is running."""
     from hydra.core.hydra_config import HydraConfig
     from omegaconf import OmegaConf
 
     hydra_config = HydraConfig.get()
-    # As they were typed: an interpolation in them may lead nowhere.
+    # Leave interpolations unresolved: their target may not exist.
     overrides: Any = OmegaConf.to_container(hydra_config.overrides.task, resolve=False)
     return Typed(
         overrides=overrides,
@@ -86,8 +90,8 @@ def compose(command: str, overrides: Sequence[str], config_dir: str | None = Non
 
     Args:
         command: the name of the root configuration.
-        overrides: KEY=VALUE or GROUP=NAME each, as a user types them.
-        config_dir: a folder of the user's own that adds options to the groups.
+        overrides: KEY=VALUE or GROUP=NAME each, as on the command line.
+        config_dir: the user's folder, which adds options to the groups.
     """
     import hydra
     from hydra.core.global_hydra import GlobalHydra
@@ -98,7 +102,7 @@ def compose(command: str, overrides: Sequence[str], config_dir: str | None = Non
     if config_dir is not None:
         added.append(f"hydra.searchpath=[{quoted(f'file://{Path(config_dir).resolve()}')}]")
 
-    # Hydra's state is global, and initialising it twice is an error: set aside the state of a job that is running.
+    # Hydra's state is global, and initializing it twice is an error: set aside the state of a running job.
     running = GlobalHydra.instance().hydra
     GlobalHydra.instance().clear()
     try:

@@ -1,4 +1,4 @@
-"""A run that begins with trained weights: what its configuration takes from their model, and what it may change."""
+"""A run that starts with trained weights (init_from): what its configuration takes from their model or may change."""
 
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -20,9 +20,9 @@ OF_MODEL = "gptmini.loading.OfModelSettings"
 
 
 def take_from_source(config: "DictConfig", typed: Typed) -> None:
-    """Fill in what the model of init_from decides: sizes, tokenizer, and where its weights lie.
+    """Fill in what the model of init_from decides: sizes, tokenizer, and the path of its weights.
 
-    Raises UserError: there is no such model, or a setting was asked for that its weights do not allow.
+    Raises UserError if there is no such model, or if its weights do not allow a requested setting.
     """
     if config.init_from is None:
         return
@@ -30,8 +30,8 @@ def take_from_source(config: "DictConfig", typed: Typed) -> None:
     source = _source_of(config.init_from)
     if asks_for("tokenizer", typed) and not _makes_tokenizer_of(source, config.tokenizer):
         raise UserError(
-            f"the tokenizer must be that of the model of init_from={source.path}; leave out tokenizer=, or replace "
-            f"that of an experiment by tokenizer=of_model tokenizer.path={source.path}"
+            f"the tokenizer must be the one of init_from={source.path}; leave out tokenizer=, or override an "
+            f"experiment's with tokenizer=of_model tokenizer.path={source.path}"
         )
     config.model = {"_target_": MODEL, **_sizes(config, typed, source)}
     config.tokenizer = {"_target_": OF_MODEL, "path": str(source.path)}
@@ -39,19 +39,19 @@ def take_from_source(config: "DictConfig", typed: Typed) -> None:
 
 
 def _source_of(name: str) -> "TrainedSource":
-    """The model that init_from names; UserError if there is none."""
+    """Find the model that init_from names; UserError if it does not exist."""
     from gptmini.loading import find_source
     from gptmini.runs import named_run, seen_from_here
 
     if not name:
-        raise UserError("init_from must name a run, a folder or a model, got ''")
+        raise UserError("init_from must be a run, a folder or a model's name, got ''")
     source = find_source(named_run(local_path(name), saved=True))
-    # The link runs/latest will lead elsewhere as soon as this run begins.
+    # Resolve runs/latest: it points to this run as soon as this run starts.
     return source._replace(path=seen_from_here(source.path.resolve()))
 
 
 def _makes_tokenizer_of(source: "TrainedSource", part: "DictConfig") -> bool:
-    """Whether a part of a configuration makes the tokenizer of a model, whatever the text."""
+    """Whether a tokenizer part builds the source model's tokenizer from any text."""
     from gptmini.configuration.building import build_part, own_target
     from gptmini.tokenizer import of_ids
 
@@ -62,12 +62,12 @@ def _makes_tokenizer_of(source: "TrainedSource", part: "DictConfig") -> bool:
 
 
 def _sizes(config: "DictConfig", typed: Typed, source: "TrainedSource") -> dict[str, Any]:
-    """The settings of a model that begins with the weights of a source; UserError for one that cannot be."""
+    """Return the model's settings for the weights of a source; UserError for a setting that they do not allow."""
     sizes = asdict(source.config)
     del sizes["vocab_size"]
-    as_in = f"as in the model of init_from={source.path}"
+    as_in = f"as in init_from={source.path}"
 
-    # What null stands for.
+    # The values that null stands for.
     model = source.config
     usual: dict[str, Any] = {
         "n_kv_heads": model.n_heads,
@@ -92,14 +92,14 @@ def _sizes(config: "DictConfig", typed: Typed, source: "TrainedSource") -> dict[
         elif meant(name, wanted) != meant(name, given):
             may_change = " and ".join(sorted(adaptable))
             raise UserError(
-                f"model.{name} must be {given}, {as_in}, got {wanted}; only {may_change} may change"
+                f"model.{name} must be {given} {as_in}, got {wanted}; only {may_change} may change"
             )
 
     asked = sizes["context_length"]
     longest = model.longest_input
     if isinstance(asked, int) and asked > longest:
-        raise UserError(f"model.context_length must be at most {longest}, {as_in}, got {asked}")
-    # Rotary weights keep their positions, whatever length they are trained on; learned positions are cut off.
+        raise UserError(f"model.context_length must be at most {longest} {as_in}, got {asked}")
+    # A rotary model keeps all its positions when trained on shorter input; learned positions are cut off.
     if model.position == "rotary":
         sizes["full_context_length"] = None if asked == longest else longest
     return sizes

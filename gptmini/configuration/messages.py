@@ -1,4 +1,4 @@
-"""One line for an error of pydantic, Hydra or the system that a user can mend; nothing here prints."""
+"""Describe an error of pydantic, Hydra or the system that a user can fix, in one line; nothing here prints."""
 
 import difflib
 import errno
@@ -8,19 +8,47 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from gptmini.configuration.overrides import shown
 from gptmini.user_error import UserError
 from gptmini.world import this_world
 
-LONGEST_VALUE = 80  # characters of a value in an error message; a longer one is cut
-# The names that pydantic gives to the members of a union, which are no part of a key.
+# The names that pydantic gives to the members of a union. They are not part of a key.
 MEMBER = re.compile(r"[a-z]+-|(int|float|bool|str|list|dict|none|function|literal|constrained)\b")
-# How pydantic begins a requirement, before what the value must be or have.
+# The start of a requirement of pydantic, before "be" or "have".
 BEGINNING = re.compile(r"(Value error, must |[A-Z][a-z]+ should )")
+# Requirements of pydantic in shorter words.
+SHORTER = {
+    "a valid boolean": "true or false",
+    "a valid integer": "an integer",
+    "a valid ": "a ",
+    "greater than or equal to": "at least",
+    "less than or equal to": "at most",
+}
+# Messages of Hydra, and plainer words for each.
+HYDRA_MESSAGES = {
+    r"Could not append to config. An item is already at '([^']+)'": (
+        "{0} exists already; write {0}=VALUE, without +"
+    ),
+    r"Could not delete '([^']+)'. No match": "cannot remove {0}: it is not chosen",
+    r"Could not load '([^']+)/([^']+)'": "unknown option {0}={1}; --help lists all options",
+    r"LexerNoViableAltException: (.*)": (
+        "cannot parse {0}; a key has only letters, digits, dots and underscores"
+    ),
+    r"Missing mandatory value: (\S+)": "{0} is required; set {0}=VALUE",
+    r"Multiple values for ([^ ]+)\. To override": (
+        "{0} is chosen twice; write {0}=NAME without +, or override /{0}: NAME in a file"
+    ),
+}
+# Requirements that pydantic would show as a regular expression.
+TIMES = {
+    "budget": "be a positive number of seconds or a time such as 90s, 10m or 1h30m",
+    "trainer.max_time": "be a positive number of seconds or a time [[DD:]HH:]MM:SS such as 8:00:00",
+}
 
 
 @contextmanager
 def advising_on_memory(remedy: str) -> Iterator[None]:
-    """Add a remedy to an out-of-memory error in the block. The message shows that of the innermost block."""
+    """Add a remedy to an out-of-memory error in the block. The message shows the innermost block's remedy."""
     try:
         yield
     except Exception as error:
@@ -30,21 +58,21 @@ def advising_on_memory(remedy: str) -> Iterator[None]:
 
 
 def explain(error: BaseException) -> str | None:
-    """The message for a user who can mend the cause of an error; None if the error is to keep its traceback.
+    """Return the message for an error that the user can fix; None if the error must keep its traceback.
 
-    A bug keeps its traceback, and every error does while GPTMINI_TRACEBACK is set.
+    A bug keeps its traceback. If GPTMINI_TRACEBACK is set, every error does.
     """
     return None if os.environ.get("GPTMINI_TRACEBACK") else _sentence(error)
 
 
 def _sentence(error: BaseException, key: str = "") -> str | None:
-    """The message for a user who can mend the cause of an error; None if the error is a bug.
+    """Return the message for an error that the user can fix; None if the error is a bug.
 
-    Classes of libraries are told by their names: importing a library here would slow every command down.
+    Recognize the classes of libraries by name: importing the libraries would slow every command down.
 
     Args:
-        error: what was raised.
-        key: the part of the configuration that was being made, as callbacks.samples; empty for its root.
+        error: the exception.
+        key: the part of the configuration that was being built, such as callbacks.samples; empty for the root.
     """
     name = type(error).__name__
     library = type(error).__module__.partition(".")[0]
@@ -62,43 +90,43 @@ def _sentence(error: BaseException, key: str = "") -> str | None:
         return _not_composed(error)
     if ran_out_of_memory(error):
         notes = getattr(error, "__notes__", None) or ["use a machine with more memory"]
-        return f"memory ran out; {notes[0]}"
+        return f"out of memory; {notes[0]}"
     if lost_a_rank(error):
-        return "another rank is gone, or did not answer within trainer.timeout"
+        return "another rank ended, or did not answer within trainer.timeout"
     if isinstance(error, OSError):
         place = error.filename or ("the disk" if error.errno == errno.ENOSPC else "input or output")
         return f"{os.fsdecode(place)}: {error.strerror or error}"
 
-    # Lightning and Weights & Biases say in their own words what does not fit, is missing, or wants a login.
-    is_told = name in ("MisconfigurationException", "UsageError")
-    is_told |= text.startswith(("Early stopping conditioned on metric", "You set `--ntasks="))
-    is_told |= isinstance(error, ModuleNotFoundError) and "pip install" in text
-    # Python says so of a whole number of thousands of digits, which nobody means.
-    is_told |= isinstance(error, ValueError) and text.startswith("Exceeds the limit")
-    is_told |= isinstance(error, RecursionError)
-    # Python says so of a path that begins with ~ and the name of nobody.
-    is_told |= text == "Could not determine home directory."
-    return text if is_told else None
+    # Lightning and Weights & Biases explain a wrong or missing setting, or a missing login, in their own words.
+    is_clear = name in ("MisconfigurationException", "UsageError")
+    is_clear |= text.startswith(("Early stopping conditioned on metric", "You set `--ntasks="))
+    is_clear |= isinstance(error, ModuleNotFoundError) and "pip install" in text
+    # Python's error for an integer of thousands of digits.
+    is_clear |= isinstance(error, ValueError) and text.startswith("Exceeds the limit")
+    is_clear |= isinstance(error, RecursionError)
+    # Python's error for a path that starts with ~ and an unknown user name.
+    is_clear |= text == "Could not determine home directory."
+    return text if is_clear else None
 
 
 def ran_out_of_memory(error: BaseException) -> bool:
-    """Whether the memory of the processor or of a GPU did not suffice; torch has no common class for that."""
+    """Whether the CPU or a GPU ran out of memory; torch has no common class for these errors."""
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return True
     return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
 
 
 def lost_a_rank(error: BaseException) -> bool:
-    """Whether an exchange with another rank has failed; gloo has no class of its own for that."""
+    """Whether communication with another rank failed; gloo has no error class of its own."""
     name = type(error).__name__
-    is_gloos = name == "RuntimeError" and "gloo" in str(error)
-    return this_world().size > 1 and (is_gloos or name.startswith("Dist"))
+    is_of_gloo = name == "RuntimeError" and "gloo" in str(error)
+    return this_world().size > 1 and (is_of_gloo or name.startswith("Dist"))
 
 
 def _refused_values(error: Any, part: str) -> str:
-    """The message for a pydantic.ValidationError: for each key its requirements, and the value that was given.
+    """Return the message for a pydantic.ValidationError: each key with its requirements and the given value.
 
-    A union refuses a value once for each of its members, so requirements of one key are joined by "or".
+    A union reports one error for each of its members, so the requirements of a key are joined by "or".
     """
     requirements: dict[str, list[str]] = {}
     values: dict[str, object] = {}
@@ -110,83 +138,93 @@ def _refused_values(error: Any, part: str) -> str:
         if refusal["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
             return _no_key(key)
         if refusal["type"].startswith("missing"):
-            return f"{key} must be given, as in {key}=VALUE"
+            return f"{key} is required; set {key}=VALUE"
         if refusal["type"] == "value_error" and not own:
             return str(refusal["ctx"]["error"])
-        wanted = BEGINNING.sub("", refusal["msg"], count=1)
-        requirements.setdefault(key, []).append(wanted)
+        requirement = BEGINNING.sub("", refusal["msg"], count=1).partition(" after validation")[0]
+        for long, short in SHORTER.items():
+            requirement = requirement.replace(long, short)
+        requirements.setdefault(key, []).append(TIMES.get(key, requirement))
         values.setdefault(key, refusal["input"])
 
     sentences = []
-    for key, wanted in requirements.items():
-        first, *others = dict.fromkeys(wanted)
+    for key, listed in requirements.items():
+        first, *others = dict.fromkeys(listed)
         alternatives = " or ".join([first, *(other.removeprefix("be ") for other in others)])
+        alternatives = alternatives.replace("true or false or ", "true, false or ")
         sentences.append(f"{key} must {alternatives}, got {shown(values[key])}")
     return "; ".join(sentences)
 
 
-def shown(value: object) -> str:
-    """The text that stands for a value in an error message."""
-    text = repr(value)
-    return text if len(text) <= LONGEST_VALUE else f"{text[:LONGEST_VALUE]}..."
-
-
 def _no_key(key: str) -> str:
-    """The message for a key that no configuration has."""
-    # This module reads all configurations, which only this mistake needs.
+    """Return the message for an unknown key."""
+    # keys.py reads all configurations, which only this mistake needs.
     from gptmini.configuration.keys import no_key
 
     return no_key(key)
 
 
 def _refused_part(error: BaseException) -> str | None:
-    """The message for a part of a configuration that Hydra could not make; None if a class of gptmini has a bug."""
+    """Return the message for a part of a configuration that Hydra cannot build; None for a bug in a gptmini class."""
     cause = error.__cause__
     key = str(error).rpartition("full_key: ")[2].strip()
+    blocked = re.match(r"Target '([^']+)' is blocklisted", str(error))
+    if blocked is not None:
+        return f"cannot call {blocked[1]} for {key}; Hydra blocks functions that can run code"
     if cause is None:
         return _not_composed(error)
-    if isinstance(cause, ImportError):
-        return f"{key} cannot be made: {cause}"
-    if isinstance(cause, TypeError):
-        return f"{key} does not fit: {cause}"
+    failed = re.match(r"Error loading '([^']+)'", str(cause))
+    if failed is not None:
+        return f"cannot import {failed[1]} for {key}: {cause.__cause__}"
 
     sentence = _sentence(cause, key)
-    # Somebody else's class can raise anything, and knows no key.
-    if sentence in (None, str(cause)) and "'gptmini." not in str(error):
-        return f"{key} cannot be made: {cause}"
+    # A class outside gptmini can raise any error, and does not know its key. Python names an unknown argument.
+    is_of_others = sentence in (None, str(cause)) and "'gptmini." not in str(error)
+    if is_of_others or isinstance(cause, ImportError | TypeError):
+        return f"cannot create {key}: {cause}"
     return sentence
 
 
 def _unknown_option(error: Any) -> str:
-    """The message for Hydra's MissingConfigException of an option that its group does not have."""
+    """Return the message for Hydra's MissingConfigException: an option that its group does not have."""
     group, _, option = str(error.missing_cfg_file).rpartition("/")
+    if (group, option) == ("hydra/launcher", "joblib"):
+        return (
+            "hydra/launcher=joblib requires hydra-joblib-launcher; "
+            "run: pip install 'gptmini[launchers]'"
+        )
     close = difflib.get_close_matches(option, error.options, n=1)
-    nearest = f"; the nearest is {group}={close[0]}" if close else ""
-    message = (
-        f"{group} must be one of {', '.join(error.options)}, got {option or 'no name'}{nearest}"
-    )
+    nearest = f"; did you mean {group}={close[0]}?" if close else ""
+    message = f"unknown option {group}={option}; choose one of {', '.join(error.options)}{nearest}"
 
-    # Hydra names the file that chooses the option. One that lies in no group is the command's own, and stands for what
-    # was typed.
-    chooser = re.match(r"In '(.+/.+)': ", str(error))
+    # Hydra names the file that chooses the option: a file in no group, or of Hydra's, means the command line.
+    chooser = re.match(r"In '(?!hydra/)(.+/.+)': ", str(error))
     return message if chooser is None else f"{chooser[1]}.yaml: {message}"
 
 
 def _not_composed(error: BaseException) -> str:
-    """The message for an error of Hydra or OmegaConf, without the search path and the object that they list below."""
+    """Return the message for an error of Hydra or OmegaConf, without the search path and object listed below it."""
     text = str(error)
     unknown = re.match(r"Could not override '([^']+)'\.", text)
     if unknown is not None:
         return _no_key(unknown[1])
-    unread = re.match(r"LexerNoViableAltException: (.*)", text)
-    if unread is not None:
-        return f"{unread[1]} cannot be read: a key has letters, digits, dots and underscores"
-    missing = re.search(r"Missing mandatory value: (\S+)", text)
-    if missing is not None:
-        return f"{missing[1]} must be given, as in {missing[1]}=VALUE"
+    absent = re.match(r"Could not delete from config. '([^']+)' does not exist", text)
+    if absent is not None:
+        return _not_removed(absent[1])
+    for pattern, message in HYDRA_MESSAGES.items():
+        found = re.search(pattern, text)
+        if found is not None:
+            return message.format(*found.groups())
 
     reason = text.partition("Config search path")[0].partition("\n    full_key")[0]
     key = getattr(error, "full_key", None)
     if reason and key:
         return f"{key}: {reason}"
-    return reason or f"the configuration cannot be composed ({type(error).__name__})"
+    return reason or f"cannot compose the configuration ({type(error).__name__})"
+
+
+def _not_removed(key: str) -> str:
+    """Return the message for a key that ~KEY cannot remove: Hydra counts a key that is null as absent."""
+    from gptmini.configuration.keys import known_keys
+
+    return f"cannot remove {key}: it is null or absent" if key in known_keys() else _no_key(key)

@@ -1,4 +1,4 @@
-"""Import the user's own modules from the current folder, but only those that a configuration names."""
+"""Import the user's own modules from the working directory, but only modules that a configuration names."""
 
 import sys
 from collections.abc import Sequence
@@ -6,15 +6,15 @@ from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 
-# The module that imports what a configuration names under _target_.
+# The module that imports the classes under _target_.
 LOCATOR = "hydra._internal.utils"
 
 
 class OwnModules(MetaPathFinder):
-    """Finds modules in a folder for Hydra, which imports the classes of a configuration, and for modules found there.
+    """Finds modules in a folder, for Hydra's import of a _target_ and for the modules that were found there.
 
-    Nobody else finds anything there. Where the library optuna is not installed, a file optuna.py is not run in its
-    place. Submodules are found by Python itself, which looks into the package that was found.
+    No other import finds them: a file optuna.py never replaces the library optuna, even if it is not installed.
+    Python itself finds submodules, in the package that was found here.
     """
 
     def __init__(self, folder: str) -> None:
@@ -27,7 +27,7 @@ class OwnModules(MetaPathFinder):
         path: Sequence[str] | None = None,
         target: ModuleType | None = None,
     ) -> ModuleSpec | None:
-        """The module of this name in the folder; None unless it may be found, and for a submodule."""
+        """Find the module of this name in the folder; None for a submodule or for another importer."""
         importer = _importer()
         is_own = importer.partition(".")[0] in self._found
         if path is not None or not (importer == LOCATOR or is_own):
@@ -40,14 +40,14 @@ class OwnModules(MetaPathFinder):
 
 
 def find_in(folder: str) -> None:
-    """Find modules of the user's own in a folder from now on, where they are nowhere else."""
+    """Find the user's own modules in a folder from now on, if they are nowhere else."""
     own = [finder for finder in sys.meta_path if isinstance(finder, OwnModules)]
     if not any(finder.folder == folder for finder in own):
         sys.meta_path.append(OwnModules(folder))
 
 
 def _importer() -> str:
-    """The name of the module that imports another one at this moment; empty for none."""
+    """Return the name of the module whose import statement is running; empty if there is none."""
     frame = sys._getframe()
     while frame is not None:
         name = frame.f_globals.get("__name__", "")

@@ -1,8 +1,7 @@
-"""The configuration by which a run is trained: what was typed, or what the run began with where it goes on.
+"""The configuration of a run: composed for a new run, stored in the run's folder for a resumed run.
 
-A run that goes on is trained by the configuration in its folder. What is typed may change how it is computed and
-watched, never what it has trained so far. A run folder may come from somebody else, so nothing that only the folder
-names is called, written to or sent to.
+Overrides of a resumed run may change how it is computed and watched, but not what it has trained so far. A run folder
+may come from somebody else: gptmini calls, writes to and sends to nothing that only the folder names.
 """
 
 from dataclasses import replace
@@ -23,25 +22,26 @@ if TYPE_CHECKING:
 
 
 def resolved(composed: Composed) -> tuple[dict[str, Any], Typed]:
-    """The configuration by which a new or a resumed run is trained, as plain values, and what was typed for it so far.
+    """Return the configuration of a new or resumed run as plain values, and all its overrides so far.
 
-    What was composed is resolved and changed on the way.
+    The composed configuration is resolved and changed in place.
 
-    Returns that of the run which resume= or folder= names, as the typed keys change it; its key resume names the run.
-    For a new run, the composed one with a name, and with the sizes and the tokenizer of init_from; so too for one that
-    folder= names and that was killed before its first checkpoint, which begins again.
-    Raises UserError: there is no such run, its configuration is damaged, of an earlier version or calls what no
-    configuration here names, or a typed key would change what was trained so far.
+    If resume= or folder= names a run to resume, return its stored configuration with the new overrides; the key resume
+    then names the run. Otherwise return the composed configuration with a name, and with the sizes and the tokenizer of
+    init_from. A run in folder= that was killed before its first checkpoint starts again, as a new run.
+
+    Raises UserError if the run does not exist, if its configuration is damaged, is of an earlier version or names a
+    class that no configuration here names, or if an override would change what was trained so far.
     """
     from omegaconf import OmegaConf
 
     config, typed = composed
     missing = sorted(OmegaConf.missing_keys(config))
     if missing:
-        raise UserError(f"{missing[0]} must be given, as in {missing[0]}=VALUE")
+        raise UserError(f"{missing[0]} is required; set {missing[0]}=VALUE")
     OmegaConf.resolve(config)
     root = root_settings(config)
-    named = _run_to_go_on_with(root.resume, root.folder)
+    named = _run_to_resume(root.resume, root.folder)
     if named is not None:
         config, typed = _stored_configuration(named, config, typed)
     else:
@@ -52,18 +52,18 @@ def resolved(composed: Composed) -> tuple[dict[str, Any], Typed]:
     return plain, typed
 
 
-def _run_to_go_on_with(resume: str | None, folder: str | None) -> Path | None:
-    """The run folder, or the checkpoint in one, that a run goes on with; None for a new run."""
+def _run_to_resume(resume: str | None, folder: str | None) -> Path | None:
+    """Return the run folder or the checkpoint to resume from; None for a new run."""
     from gptmini.runs import has_checkpoint, is_run, named_run
 
     if resume is not None and folder is not None:
-        raise UserError("resume= names the run to go on with, and folder= that too; leave out one")
+        raise UserError("give either resume= or folder=, not both")
     if resume is not None:
-        # A run that begins meanwhile must not change which one is meant, so a folder of runs is looked into only once.
+        # Resolve a folder of runs only once: a run that starts later must not become the one to resume.
         return named_run(resume)
     if folder is None:
         return None
-    # A run that was killed before its first checkpoint begins again, by what is typed now.
+    # A run that was killed before its first checkpoint starts again, with the present overrides.
     place = Path(folder).expanduser()
     return place if is_run(place) and has_checkpoint(place) else None
 
@@ -71,19 +71,19 @@ def _run_to_go_on_with(resume: str | None, folder: str | None) -> Path | None:
 def _stored_configuration(
     named: Path, config: "DictConfig", typed: Typed
 ) -> "tuple[DictConfig, Typed]":
-    """The configuration that a run began with, changed by what is typed for this start."""
+    """Return a run's stored configuration, changed by the overrides of this start."""
     from omegaconf import OmegaConf
 
     from gptmini.runs import find_run, read_config
 
     folder = find_run(named)
-    tree, typed_before = read_config(folder, to_go_on=True)
+    tree, earlier = read_config(folder, to_go_on=True)
     if "data" not in tree:  # an imported model
         raise UserError(
-            f"{folder} has trained on no text yet; init_from={folder} begins a run with its weights"
+            f"cannot resume {folder}: it is an imported model; start a run with init_from={folder}"
         )
     for group in PART_GROUPS:
-        # A part that was typed replaces the stored part of the same name whole, so that the file adds nothing to it.
+        # A part from the command line replaces the stored part of the same name, so that the file adds nothing to it.
         for name in list(tree.get(group) or {}):
             if is_users_part(f"{group}.{name}") and typed.has(f"{group}.{name}"):
                 del tree[group][name]
@@ -93,31 +93,31 @@ def _stored_configuration(
     for line in typed.overrides:
         key = key_of(line)
         is_part = is_users_part(".".join(key.split(".")[:2]))
-        was_typed = line in typed_before and key not in keys_with("resumable") and not is_part
-        if key not in keys_with("place") and not was_typed:
-            _take(key, stored, config, folder, line)
+        was_given = line in earlier and key not in keys_with("resumable") and not is_part
+        if key not in keys_with("place") and not was_given:
+            _apply(key, stored, config, folder, line)
 
-    # Tokens are prepared, and texts downloaded, only where the command line or gptmini's own configuration says.
+    # Only the command line or gptmini's own configuration decides where tokens are prepared and texts are downloaded.
     stored.data_dir = config.data_dir
     if stored.data.get("folder") is not None:
         stored.data.folder = f"{config.data_dir}/downloads"
     stored.runs_dir = config.runs_dir
     stored.resume = str(folder if named.is_dir() else named)
     stored.folder = None
-    return stored, replace(typed, before=typed_before)
+    return stored, replace(typed, before=earlier)
 
 
-def _take(key: str, stored: "DictConfig", config: "DictConfig", folder: Path, line: str) -> None:
-    """Take a typed key into a stored configuration.
+def _apply(key: str, stored: "DictConfig", config: "DictConfig", folder: Path, line: str) -> None:
+    """Apply an override to a stored configuration.
 
     Args:
-        key: the key, or a group of which an option was chosen.
+        key: the key, or the group whose option is chosen.
         stored: the run's configuration.
-        config: the composed one, which has the value of the key.
-        folder: of the run.
-        line: the override as it was typed.
+        config: the composed configuration, which has the key's value.
+        folder: the run's folder.
+        line: the override.
 
-    Raises UserError: the run goes on, and the key would change its past.
+    Raises UserError if a resumed run may not change the key.
     """
     from omegaconf import OmegaConf
 
@@ -132,11 +132,11 @@ def _take(key: str, stored: "DictConfig", config: "DictConfig", folder: Path, li
         return
     if key not in keys_with("resumable"):
         raise UserError(
-            f"{line} would change the past of {folder}; init_from={folder} begins a new run with its weights"
+            f"a resumed run cannot change {key}; leave out {line}, or start a new run with init_from={folder}"
         )
     if key in keys_with("only_off") and new is not None:
-        raise UserError(f"{key} can only be turned off in a run that goes on, with {key}=null")
+        raise UserError(f"a resumed run can only turn {key} off; write {key}=null")
     group = key.rpartition(".")[0]
     if group and OmegaConf.select(stored, group) is None:
-        raise UserError(f"{folder} was begun without {group}, so it has no {key}")
+        raise UserError(f"cannot set {key}: {folder} was started without {group}")
     OmegaConf.update(stored, key, new, force_add=True)

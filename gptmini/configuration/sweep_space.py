@@ -1,4 +1,4 @@
-"""What a sweep varies, from the command line and from its file, in the grammar of Hydra's -m."""
+"""The search space of a sweep, from the command line and from its file, in the grammar of Hydra's -m."""
 
 import json
 import re
@@ -13,29 +13,29 @@ from gptmini.user_error import UserError
 if TYPE_CHECKING:
     from hydra.core.override_parser.types import Override
 
-# Values of one key that can be listed; more would take minutes to check.
+# Largest number of listed values of one key; checking more would take minutes.
 MOST_VALUES = 1000
 
 
 def is_own(line: str) -> bool:
-    """Whether an override is for the sweep itself; every other one is for gptmini train."""
+    """Whether an override is for the sweep itself; every other override is for gptmini train."""
     return key_of(line).partition(".")[0] == "sweep"
 
 
 def space_of(params: Mapping[str, Any], typed: Sequence[str]) -> Space:
-    """Read what is varied.
+    """Read the search space.
 
     Args:
-        params: the key sweep.params of the configuration: values by key.
-        typed: overrides for gptmini train, which replace those of params.
+        params: the configuration's sweep.params: values by key.
+        typed: overrides for gptmini train; they replace entries of params.
 
-    Raises UserError: nothing is varied, or something that every run must have alike.
+    Raises UserError if nothing varies, or if a key varies that must be the same for all runs.
     """
     from hydra.core.override_parser.overrides_parser import OverridesParser
 
-    keys_typed = {key_of(line) for line in typed}
+    overridden = {key_of(line) for line in typed}
     described = [
-        _line(key, values) for key, values in params.items() if key_of(key) not in keys_typed
+        _line(key, values) for key, values in params.items() if key_of(key) not in overridden
     ]
 
     dimensions: dict[str, Dimension] = {}
@@ -45,7 +45,7 @@ def space_of(params: Mapping[str, Any], typed: Sequence[str]) -> Space:
         override = parser.parse_override(line)
         _check(override)
         key = override.get_key_element()
-        # Of two overrides of one key the later counts, as it does for Hydra.
+        # The last override of a key counts, as in Hydra.
         dimensions.pop(key, None)
         fixed.pop(key, None)
         if override.is_sweep_override():
@@ -55,20 +55,20 @@ def space_of(params: Mapping[str, Any], typed: Sequence[str]) -> Space:
 
     if not dimensions:
         raise UserError(
-            "a sweep must vary something, as in optimizer.lr=0.01,0.02; sweep=NAME takes a space from a file"
+            "a sweep must vary at least one key; write optimizer.lr=0.01,0.02, or sweep=NAME for a space in a file"
         )
     return Space(list(dimensions.values()), list(fixed.values()))
 
 
 def _line(key: str, values: object) -> str:
-    """An entry of sweep.params as it is typed: a text is typed as it stands, a list is a choice of its values."""
+    """Return an entry of sweep.params as an override: text is used unchanged, a list is a choice of its values."""
     if isinstance(values, list):
         return f"{key}=choice({','.join(map(_value, values))})"
     return f"{key}={values if isinstance(values, str) else _value(values)}"
 
 
 def _value(value: object) -> str:
-    """A value of YAML in Hydra's grammar."""
+    """Return a YAML value in Hydra's grammar."""
     if not isinstance(value, str):
         return json.dumps(value)
     is_plain = re.fullmatch(r"[\w.+/-]+", value) is not None
@@ -76,22 +76,22 @@ def _value(value: object) -> str:
 
 
 def _check(override: "Override") -> None:
-    """Raise UserError for an override that a sweep cannot pass on to its runs."""
+    """Raise UserError for an override that a sweep cannot pass to its runs."""
     key = override.key_or_group
     if key == "resume":
-        raise UserError("resume= goes on with one run; a sweep goes on when it is typed again")
+        raise UserError("resume= is for a single run; to resume a sweep, repeat its command")
     if key == "folder":
         raise UserError(
-            "folder= is the place of one run; runs_dir= and name= say where those of a sweep are"
+            "folder= is for a single run; set runs_dir= and name= for the folder of a sweep"
         )
     if key in keys_with("of_sweep") and override.is_sweep_override():
         raise UserError(f"{key} must be the same for all runs of a sweep")
     if key.startswith(("hydra.", "hydra/")):
-        raise UserError(f"{override.input_line} is for gptmini train -m; a sweep has --jobs")
+        raise UserError(f"{override.input_line} is for gptmini train -m; a sweep uses --jobs")
 
 
 def _dimension(override: "Override") -> Dimension:
-    """The dimension that the override of a sweep describes."""
+    """Return the dimension of the search space that an override describes."""
     from hydra.core.override_parser.types import Glob, IntervalSweep, RangeSweep
 
     value = override.value()
@@ -112,14 +112,14 @@ def _dimension(override: "Override") -> Dimension:
         )
 
     if isinstance(value, Glob):
-        raise UserError(f"{override.input_line} must list the options, as in {key}=a,b")
+        raise UserError(f"{override.input_line} must list the options, such as {key}=a,b")
     if isinstance(value, RangeSweep) and value.step:
         n_values = ((value.stop or 0) - (value.start or 0)) / value.step
         if n_values > MOST_VALUES:
             raise UserError(
-                f"{key} must have at most {MOST_VALUES:,} values, got {n_values:,.0f}; an interval has any number"
+                f"{key} must have at most {MOST_VALUES:,} values, got {n_values:,.0f}; use interval(LOW, HIGH)"
             )
     texts = tuple(map(str, override.sweep_string_iterator()))
     if not texts:
-        raise UserError(f"{override.input_line} stands for no value")
+        raise UserError(f"{override.input_line} has no values")
     return Dimension(key, texts=texts)

@@ -1,4 +1,4 @@
-"""What a stored configuration may name: a run folder may come from somebody else."""
+"""Check what a stored configuration names: a run folder may come from somebody else."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,16 +15,16 @@ if TYPE_CHECKING:
 
 
 def check_parts(tree: dict, folder: Path, config: "DictConfig", typed: Typed) -> None:
-    """Raise UserError unless all that would be called for a stored configuration is named by a configuration here.
+    """Raise UserError unless the present configuration names every class that a stored configuration would call.
 
-    A part may have a class that gptmini's files name for it, or those in the user's own folder, or one that was typed
-    again. A stored logger may have only the arguments that gptmini's files give one.
+    A part may have a class that is named for it in gptmini's files, in the user's --config-dir, or on the command line.
+    A stored logger may have only the arguments that gptmini's files give it.
 
     Args:
         tree: the stored configuration.
-        folder: of the run, for the error message.
-        config: the composed configuration, which holds what was typed again.
-        typed: what was typed.
+        folder: the run's folder, for the error message.
+        config: the composed configuration, with the parts from the command line.
+        typed: the overrides.
     """
     from omegaconf import OmegaConf
 
@@ -42,16 +42,15 @@ def check_parts(tree: dict, folder: Path, config: "DictConfig", typed: Typed) ->
 
 
 def _check_loggers(stored: dict, path: Path, typed: Sequence[tuple[str, object]]) -> None:
-    """Raise UserError where a stored logger would write outside its run, or send what it logs to somebody else.
+    """Raise UserError if a stored logger would write outside its run or send its logs to somebody else.
 
-    A stored logger may have only the keys that a configuration file gives it, and the server of MLflow must be the
-    user's own.
+    A stored logger may have only the keys that a configuration file gives it, and the MLflow server must be the user's
+    own.
 
     Args:
         stored: the loggers, by name.
         path: the file, for the error message.
-        typed: names and parts of the loggers that the command line or the user's own folder describes, which may be
-            anything.
+        typed: names and parts of the loggers from the command line or --config-dir. They are not restricted.
     """
     for name, part in stored.items():
         if not isinstance(part, dict) or (name, part) in typed:
@@ -59,19 +58,21 @@ def _check_loggers(stored: dict, path: Path, typed: Sequence[tuple[str, object]]
         for key, value in part.items():
             if not key.endswith("_") and f"logger.{name}.{key}" not in known_keys():
                 raise UserError(
-                    f"{path} gives logger.{name} the argument {key}, which no configuration here does"
+                    f"{path} sets logger.{name}.{key}, which is not a key of gptmini; remove it"
                 )
             if key == "tracking_uri" and value != _own_server():
                 raise UserError(
-                    f"{path} logs to {value}; if that is yours, set MLFLOW_TRACKING_URI to it"
+                    f"{path} logs to {value}; if you trust this server, set MLFLOW_TRACKING_URI={value}"
                 )
             is_path = isinstance(value, str) and key == "name" and set(value) & set("/\\")
             if is_path or value == "..":
-                raise UserError(f"{path} must give logger.{name}.{key} a plain name, got {value}")
+                raise UserError(
+                    f"{path}: logger.{name}.{key} must be a name without / or \\, got {value}"
+                )
 
 
 def _own_server() -> str:
-    """The server to which MLflow's logger sends, as gptmini's own configuration says it."""
+    """Return the server of the MLflow logger in gptmini's own configuration."""
     from omegaconf import OmegaConf
 
     return OmegaConf.load(CONFIGS / "logger" / "mlflow.yaml").mlflow.tracking_uri

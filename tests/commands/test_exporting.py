@@ -59,7 +59,7 @@ def test_an_imported_model_is_a_run_that_has_not_trained(script, trained, tmp_pa
     assert "model.d_model" in (tmp_path / "runs" / "imported" / "report.html").read_text()
 
     result = script("train", "resume=runs/imported")
-    result.assert_refused("has trained on no text yet; init_from=runs/imported begins a run with i")
+    result.assert_refused("an imported model; start a run with init_from=runs/imported")
 
 
 def test_a_checkpoint_of_nanogpt_is_imported_and_sampled(script, tmp_path):

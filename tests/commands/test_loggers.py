@@ -96,9 +96,17 @@ MLFLOW = {
 @pytest.mark.parametrize(
     ("logger", "change", "message"),
     [
-        ("csv", {"save_dir": "elsewhere"}, "gives logger.csv the argument save_dir, which no"),
-        ("csv", {"name": "../../elsewhere"}, "must give logger.csv.name a plain name, got ../../"),
-        ("mlflow", MLFLOW, "logs to http://127.0.0.1:9; if that is yours, set MLFLOW_TRACKING_URI"),
+        ("csv", {"save_dir": "elsewhere"}, "logger.csv.save_dir"),
+        (
+            "csv",
+            {"name": "../../elsewhere"},
+            "logger.csv.name must be a name without / or \\, got ../../",
+        ),
+        (
+            "mlflow",
+            MLFLOW,
+            "logs to http://127.0.0.1:9; if you trust this server, set MLFLOW_TRACKING_URI",
+        ),
     ],
 )
 def test_a_run_folder_does_not_say_where_its_logger_writes_or_sends(

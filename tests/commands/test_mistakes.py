@@ -58,9 +58,9 @@ KEYS = [
     ("train hydra.run.dir=out", "hydra.run.dir folder= runs_dir= data_dir="),
     ("prepare hydra.run.dir=out", "hydra.run.dir"),
     ("train -m hydra.run.dir=out seed=1,2", "hydra.run.dir"),
-    ("train ++data._partial_=true", "data._partial_ True"),
-    ("prepare ++data._partial_=true", "data._partial_ True"),
-    ("sweep ++data._partial_=true seed=1,2", "data._partial_ True"),
+    ("train ++data._partial_=true", "data._partial_ true"),
+    ("prepare ++data._partial_=true", "data._partial_ true"),
+    ("sweep ++data._partial_=true seed=1,2", "data._partial_ true"),
     ("train ++optimizer.lr_scale._convert_=all", "optimizer.lr_scale._convert_ 'all'"),
     ("train ++callbacks.samples._args_=[1]", "callbacks.samples._args_ [1]"),
     ("train logger.tensorboard._partial_=10m", "logger.tensorboard._partial_ '10m'"),
@@ -75,6 +75,13 @@ NOTATION = [
     ("train optimizer.lr='${nowhere}'", "optimizer.lr 'nowhere'"),
     (f"{TINY} data.path='???'", "data.path=VALUE"),
     ("train ~seed", "seed=VALUE"),
+    ("train ~resume", "resume null"),
+    ("train ~trainer.max_stepz", "trainer.max_stepz trainer.max_steps"),
+    ("train +trainer.max_steps=4", "trainer.max_steps=VALUE +"),
+    ("train ~logger", "logger=none"),
+    ("train ~data", "data=NAME"),
+    ("train model=null", "model=null gpt2 tiny"),
+    ("train trainer=5", "trainer=5 default"),
     ("train ~console", "console=VALUE"),
     ("prepare ~verify", "verify=VALUE"),
 ]
@@ -90,6 +97,9 @@ VALUES = [
     ("train optimizer.betas=[0.9,-1e400]", "optimizer.betas=[0.9,-1e400] 1.8e308"),
     ("train optimizer.lr=inf", "optimizer.lr finite inf"),
     ("train freeze=7", "freeze 7"),
+    ("train trainer.max_steps=null", "trainer.max_steps integer null"),
+    ("train budget=soon", "budget 90s 10m 1h30m 'soon'"),
+    ("train trainer.max_time=later", "trainer.max_time MM:SS 8:00:00 'later'"),
     ("train 'freeze=[nothing]'", "freeze=nothing embedding blocks norm unembedding"),
     ("train callbacks.samples.top_k=2.5", "callbacks.samples.top_k integer 2.5"),
     (f"train seed={'9' * 5000}", "4300 5000"),
@@ -99,10 +109,11 @@ VALUES = [
     ("train trainer.num_nodes=2", "torchrun srun docs/scaling.md trainer.num_nodes=2"),
     ("prepare data=mixture", "data.sources=VALUE"),
     ("prepare data=mixture data.sources=5", "data.sources dictionary 5"),
-    ("prepare verify=1", "verify boolean 1"),
+    ("prepare verify=1", "verify true false 1"),
 ]
 PARTS = [
-    ("train +callbacks.mine._target_=no.such", "callbacks.mine 'no.such'"),
+    ("train +callbacks.mine._target_=no.such", "callbacks.mine no.such"),
+    ("train +callbacks.mine._target_=os.system", "callbacks.mine os.system"),
     ("train +callbacks.mine=7", "callbacks.mine _target_ 7"),
     (f"train '+callbacks.mine={{{STOP}, every: 1}}'", "callbacks.mine 'every'"),
     (
@@ -369,7 +380,7 @@ def test_a_call_from_python_is_refused_in_the_same_sentence(refused, overrides):
 @pytest.mark.parametrize(
     ("typed", "said"),
     [
-        ("optimizer.lr=1,2", "optimizer.lr=1,2 stands for several runs; gptmini sweep and -m"),
+        ("optimizer.lr=1,2", "optimizer.lr=1,2 has several values; use gptmini sweep or -m"),
         ("trainer.devices=2", r"trainer\.devices must be 1 in gptmini\.train, got 2"),
         ("--config-dir", "KEY=VALUE or GROUP=NAME, got '--config-dir'"),
         (7, "KEY=VALUE or GROUP=NAME, got 7"),
@@ -391,7 +402,7 @@ def test_an_error_keeps_its_traceback_where_that_is_asked_for(script, monkeypatc
     [
         (BrokenPipeError(errno.EPIPE, "Broken pipe"), 2, "input or output: Broken pipe"),
         (OSError(errno.ENOSPC, "No space left on device"), 1, "the disk: No space left on device"),
-        (MemoryError(), 1, "memory ran out; lower trainer.batch_size"),
+        (MemoryError(), 1, "out of memory; lower trainer.batch_size"),
         (ZeroDivisionError(), None, ""),
     ],
 )

@@ -129,7 +129,7 @@ def test_a_mistake_is_told_once_and_every_process_ends(short, start):
     run = start(*place, *RANK, *short, "trainer.max_step=2", program=torchrun)
     told = run.communicate(timeout=PATIENCE)[0]
     assert run.returncode != 0
-    assert told.count("error: ") == told.count("error: trainer.max_step is no key;") == 1
+    assert told.count("error: ") == told.count("trainer.max_step;") == 1
 
 
 def test_a_run_that_all_ranks_give_up_is_told_once_and_the_next_job_begins(short, start, tmp_path):
@@ -170,7 +170,7 @@ def test_a_run_of_which_a_rank_hangs_ends_and_says_so(short, start):
     tasks[1].send_signal(signal.SIGSTOP)
     printed = tasks[0].communicate(timeout=PATIENCE)[0]
     assert tasks[0].returncode == 1
-    assert "error: another rank is gone, or did not answer within trainer.timeout" in printed
+    assert "error: another rank ended, or did not answer within trainer.timeout" in printed
     assert "Traceback" not in printed
 
 

@@ -126,7 +126,7 @@ def test_rotary_weights_keep_their_positions_through_runs_on_shorter_contexts(
         assert result.code == 0, result
         assert (context_of(newest()), exported_positions(f"out{found[0]}")) == (found, 8)
     result = script("train", *TUNE[1:], f"init_from={shorter}", "model.context_length=9")
-    result.assert_refused("model.context_length must be at most 8, as in the model of init_from=")
+    result.assert_refused("model.context_length must be at most 8 as in init_from=")
 
 
 @pytest.mark.parametrize("way", ["folder", "import"])
@@ -191,7 +191,7 @@ def test_an_experiment_of_ones_own_may_name_the_weights(script, base, tmp_path):
         "# @package _global_\ninit_from: runs/latest\nmodel:\n  n_layers: 2\n"
     )
     arguments = ("--config-dir", "mine", "data=text", "data.path=other.txt", "experiment=tuned")
-    said = "model.n_layers must be 1, as in the model of init_from="
+    said = "model.n_layers must be 1 as in init_from="
     script("train", *arguments).assert_refused(said)
 
 
@@ -310,7 +310,7 @@ def test_the_experiment_for_tuning_needs_weights_and_tunes_them(script, base, tm
         "trainer.max_steps=4",
         "trainer.val_every_steps=2",
     )
-    said = "init_from must name a run, a folder or a model, got ''"
+    said = "init_from must be a run, a folder or a model's name, got ''"
     script("train", *arguments).assert_refused(said)
     result = script("train", *arguments, "init_from=runs/smoke")
     assert result.code == 0, result

@@ -96,7 +96,7 @@ def test_only_typed_keys_are_compared_with_those_of_the_run(interrupted, script)
     assert config_of(folder)["optimizer"]["lr"] == 0.029
     assert config_of(folder)["seed"] == 3
 
-    said = f"optimizer.lr=0.03 would change the past of {folder}; init_from={folder} begins a new"
+    said = f"leave out optimizer.lr=0.03, or start a new run with init_from={folder}"
     script("train", f"folder={folder}", "optimizer.lr=0.03").assert_refused(said)
 
 
