@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def _not_latest(name: str) -> str:
     """Return the name of a run. Raise ValueError for latest: that folder holds links to the latest run."""
     if name == "latest":
-        raise ValueError("must be another name than latest, which points to the latest run")
+        raise ValueError("must not be latest, because runs/latest points to the latest run")
     return name
 
 

@@ -63,8 +63,7 @@ def test_a_job_that_fails_is_told_at_once_and_the_others_go_on(script, short, tm
     )
     own = ("--config-dir", "mine", "experiment=grid", "runs_dir=runs")
     result = script("train", "-m", *short, *own, "console=quiet")
-    said = " failed: optimizer.lr must be at least 0, got -1
-"
+    said = " failed: optimizer.lr must be at least 0, got -1\n"
     result.assert_refused("job optimizer.lr=-1 ", said)
     assert result.out == ""
     assert_runs(tmp_path, 1e-3)
