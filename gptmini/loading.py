@@ -39,9 +39,9 @@ def load(path: str | Path) -> "tuple[GPT, Tokenizer]":
     Raises UserError if there is nothing at the path, or if it is not a checkpoint, is damaged, or contains pickled
     code.
     """
-    from gptmini.interop.not_read import check_is_read
+    from gptmini.interop.unsupported import check_is_supported
 
-    check_is_read(Path(path))
+    check_is_supported(Path(path))
     if is_exported(path):
         from gptmini.interop import read_folder
 
@@ -86,19 +86,19 @@ def load_mapped(path: Path) -> "tuple[GPT, int | None]":
     return build_model(contents), contents.get("global_step")
 
 
-def published_of(path: Path) -> dict[str, str]:
+def source_settings_of(path: Path) -> dict[str, str]:
     """Return the JSON of each settings file of the Hugging Face folder that the weights come from, by file name.
 
     path is a checkpoint or such a folder. The result is empty if a checkpoint's weights come from no such folder.
     """
-    from gptmini.interop.folder_settings import published_in, read_published
+    from gptmini.interop.folder_settings import read_source_settings, stored_source_settings
 
     if is_exported(path):
-        return read_published(path)
+        return read_source_settings(path)
 
     from gptmini.checkpoint.file import read_header
 
-    return published_in(read_header(path))
+    return stored_source_settings(read_header(path))
 
 
 def find_source(path: str | Path) -> TrainedSource:
@@ -106,9 +106,9 @@ def find_source(path: str | Path) -> TrainedSource:
 
     Raises the errors of load, except that damaged weights are not detected.
     """
-    from gptmini.interop.not_read import check_is_read
+    from gptmini.interop.unsupported import check_is_supported
 
-    check_is_read(Path(path))
+    check_is_supported(Path(path))
     if is_exported(path):
         from gptmini.interop.reading import read_sizes
 
@@ -171,11 +171,11 @@ def _check_same_ids(path: Path, tokenizer: Tokenizer, config: GPTConfig) -> None
 def initial_model(path: str) -> "tuple[GPT, dict[str, Any]]":
     """Load the trained model that a run starts from, and its origin for the checkpoints of the run.
 
-    The origin has the path, the step, and the result of published_of unless it is empty.
+    The origin has the path, the step, and the result of source_settings_of unless it is empty.
     """
     model, step = load_mapped(Path(path))
     origin = {"path": path, "step": step}
-    published = published_of(Path(path))
+    published = source_settings_of(Path(path))
     return model, origin | {"published": published} if published else origin
 
 

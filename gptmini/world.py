@@ -62,7 +62,7 @@ def this_world(environment: Mapping[str, str] = os.environ) -> World:
     )
 
 
-def usable_processors() -> int:
+def cpu_cores() -> int:
     """Return the number of CPU cores that this process may use."""
     # Windows and macOS have no sched_getaffinity.
     usable = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else ()

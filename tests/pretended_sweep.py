@@ -9,7 +9,7 @@ from pathlib import Path
 import programs
 from gptmini.sweep import Dimension, Space, SweepSettings, write_csv
 from gptmini.sweep.study import Sweep
-from gptmini.sweep.worker import SweepEnd, Worker
+from gptmini.sweep.worker import SweepStop, Worker
 
 RATE = Dimension("optimizer.lr", low=0.001, high=0.1, is_log=True)
 LAYERS = Dimension("model.n_layers", texts=("1", "2", "3"))
@@ -48,13 +48,13 @@ def start(folder, sampler="grid", **variables):
 def _train(folder, sampler):
     folder.mkdir(exist_ok=True, parents=True)
     space = Space(SPACES[sampler], ["seed=1"])
-    stopping = SweepEnd()
+    stopping = SweepStop()
 
     def work(number):
         worker = Worker(
             sweep=Sweep(folder, space, settings(sampler=sampler)),
             stopping=stopping,
-            say=lambda topic, text: None,
+            print_topic=lambda topic, text: None,
             on_end=lambda sweep: None,
             command=TRAIN,
         )

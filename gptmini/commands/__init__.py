@@ -10,7 +10,7 @@ from importlib import import_module
 from pathlib import Path
 
 from gptmini.commands.mistakes import one_line_errors, print_mistake
-from gptmini.configuration.own_modules import find_in
+from gptmini.configuration.user_modules import allow_user_modules
 from gptmini.process import MISUSE
 from gptmini.version import __version__
 
@@ -56,7 +56,7 @@ def run(command: str, arguments: list[str]) -> None:
 
     Import only the module of this command: sample does not need Hydra, and report does not need Lightning.
     """
-    find_in(str(Path.cwd()))
+    allow_user_modules(str(Path.cwd()))
     import_module(f"gptmini.commands.{MODULES.get(command, command)}").main(arguments)
 
 

@@ -16,7 +16,7 @@ def at_least_one(text: str) -> int:
     return number
 
 
-def say_which(given: Path, run: Path) -> None:
+def print_resolved_run(given: Path, run: Path) -> None:
     """Print on stderr which run is used if a folder of runs was given. Call it once nothing can fail anymore."""
     if run.absolute().parent != given.absolute() or sys.stderr is None:
         return

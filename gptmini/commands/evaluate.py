@@ -6,8 +6,8 @@ import math
 import sys
 from typing import TYPE_CHECKING
 
-from gptmini.commands.arguments import at_least_one, say_which
-from gptmini.commands.evaluate_output import lines_of
+from gptmini.commands.arguments import at_least_one, print_resolved_run
+from gptmini.commands.evaluate_output import topic_lines
 from gptmini.commands.mistakes import Parser, one_line_errors, path_argument, print_mistake
 from gptmini.configuration.messages import advising_on_memory
 from gptmini.loading import open_model
@@ -163,13 +163,13 @@ def main(arguments: list[str] | None = None) -> None:
 
     report = report_of(text, measured)
     for given, trained in zip(options.runs, models, strict=True):
-        say_which(given, trained.run)
+        print_resolved_run(given, trained.run)
     if options.json:
         # JSON has no infinity, but a perplexity can be infinite.
         plain = json.loads(json.dumps(report), parse_constant=lambda name: None)
         print(json.dumps(plain, indent=2))
     else:
-        print("\n".join(lines_of(report)))
+        print("\n".join(topic_lines(report)))
 
 
 def open_text(options: argparse.Namespace, trained: "TrainedModel") -> "HeldOutText":

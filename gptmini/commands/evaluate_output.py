@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 
-def lines_of(report: dict[str, Any]) -> Iterator[str]:
+def topic_lines(report: dict[str, Any]) -> Iterator[str]:
     """Yield the figures of an evaluation, one per line."""
     intervals = report["intervals"]
     for model in report["models"]:

@@ -3,7 +3,7 @@
 import argparse
 import os
 
-from gptmini.commands.arguments import say_which
+from gptmini.commands.arguments import print_resolved_run
 from gptmini.commands.mistakes import Parser, one_line_errors, path_argument
 from gptmini.process import started
 from gptmini.report.provenance import training_of
@@ -72,7 +72,7 @@ def main(arguments: list[str] | None = None) -> None:
     from gptmini.files import encodable
     from gptmini.interop import ARCHITECTURES, write_folder, write_gguf
     from gptmini.interop.folder import check_is_free
-    from gptmini.interop.folder_settings import published_in
+    from gptmini.interop.folder_settings import stored_source_settings
     from gptmini.loading import is_exported, model_and_tokenizer
     from gptmini.runs import find_checkpoint, named_run
 
@@ -92,7 +92,7 @@ def main(arguments: list[str] | None = None) -> None:
     checkpoint = find_checkpoint(run)
     contents = read_checkpoint(checkpoint, mapped=True)  # leaves the optimizer state on disk
     model, tokenizer = model_and_tokenizer(contents, checkpoint)
-    published = published_in(contents["gptmini"])
+    published = stored_source_settings(contents["gptmini"])
 
     if is_gguf:
         kind = write_gguf(
@@ -118,7 +118,7 @@ def main(arguments: list[str] | None = None) -> None:
         n_bytes = sum(file.stat().st_size for file in out.iterdir())
 
     size = f"{n_bytes / 1e6:,.1f} MB" if n_bytes >= 1e6 else f"{n_bytes / 1e3:,.0f} kB"
-    say_which(options.run, run)
+    print_resolved_run(options.run, run)
     print(
         f"{out}, {ARCHITECTURES[kind].class_name} in {options.dtype}: {model.n_parameters:,} parameters, {size}"
     )

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from gptmini.configuration.comments import comments_of
-from gptmini.configuration.keys import chain_of, files_of_group, no_key
+from gptmini.configuration.keys import chain_of, files_of_group, unknown_key
 from gptmini.files import CONFIGS
 from gptmini.key_table import keys_with
 from gptmini.untrusted import read_yaml
@@ -54,7 +54,7 @@ def show_help(command: str, composed: "Composed", keys: Sequence[str] = ()) -> N
     for wanted in keys:
         chosen = list(_section(tree, "", meanings, wanted=wanted))
         if not chosen:
-            raise UserError(no_key(wanted))
+            raise UserError(unknown_key(wanted))
         print("\n".join(chosen))
 
 

@@ -19,7 +19,7 @@ from gptmini.configuration.compose import Composed, check_root, in_one_class, ty
 from gptmini.configuration.keys import known_keys
 from gptmini.configuration.messages import explain
 from gptmini.configuration.overrides import in_hydras_grammar, key_of
-from gptmini.configuration.own_modules import find_in
+from gptmini.configuration.user_modules import allow_user_modules
 from gptmini.files import CONFIGS
 from gptmini.process import MISUSE, mute
 from gptmini.user_error import UserError
@@ -70,8 +70,8 @@ def _run(command: str, flags: argparse.Namespace, argv: list[str], job: Job) -> 
     def run_job(config: Any) -> Any:
         from hydra.core.hydra_config import HydraConfig
 
-        # A launcher of Hydra may run the job in another process, which has not called find_in yet.
-        find_in(HydraConfig.get().runtime.cwd)
+        # A launcher of Hydra may run the job in another process, which has not called allow_user_modules yet.
+        allow_user_modules(HydraConfig.get().runtime.cwd)
         typed = typed_for_job(flags.config_dir)
         try:
             check_root(config, command)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gptmini.commands.mistakes import Parser, one_line_errors, path_argument
-from gptmini.job.say import command_line, say
+from gptmini.job.printing import command_line, print_topic
 from gptmini.loading import local_path
 from gptmini.process import started
 from gptmini.user_error import UserError
@@ -51,14 +51,14 @@ def main(arguments: list[str] | None = None) -> None:
     from gptmini.checkpoint.file import header, write_checkpoint
     from gptmini.files import new_folder
     from gptmini.interop.folder import check_is_free
-    from gptmini.interop.folder_settings import read_published
+    from gptmini.interop.folder_settings import read_source_settings
 
     started()
     check_is_free(folder)
     source = local_path(options.source)
     model, tokenizer = read_model(options.source, source, options.meta)
     state = {f"model.{name}": weight for name, weight in model.state_dict().items()}
-    described = header(model.config, tokenizer.to_dict(), published=read_published(source))
+    described = header(model.config, tokenizer.to_dict(), published=read_source_settings(source))
     checkpoint = {"gptmini": described, "state_dict": state}
     with new_folder(folder) as temporary:
         (temporary / "checkpoints").mkdir()
@@ -69,7 +69,7 @@ def main(arguments: list[str] | None = None) -> None:
         f"{folder}, {model.n_parameters:,} parameters, {tokenizer.n_vocab:,} ids, context "
         f"{model.config.context_length:,}"
     )
-    say("next", command_line("sample", str(folder)))
+    print_topic("next", command_line("sample", str(folder)))
 
 
 def _describe(folder: Path, source: str, sizes: "GPTConfig") -> None:
@@ -83,13 +83,13 @@ def _describe(folder: Path, source: str, sizes: "GPTConfig") -> None:
     import yaml
 
     from gptmini.report.tables import config_table
-    from gptmini.runs import RunState, write_state
+    from gptmini.runs import RunStatus, write_status
     from gptmini.runs.metrics import FILE, STEP, TIME, line_of
     from gptmini.runs.run_folder import write_config
 
     config = {"init_from": source, "model": asdict(sizes), "trainer": {"max_steps": 0}}
     write_config(yaml.safe_dump(config, sort_keys=False), folder, [f"init_from={source}"])
-    write_state(folder, RunState(state="done", step=0))
+    write_status(folder, RunStatus(state="done", step=0))
     line = line_of({STEP: 0, TIME: time.time(), "setup/config": config_table(config)})
     (folder / FILE).write_bytes(line)
 
@@ -105,9 +105,9 @@ def read_model(source: str, path: Path, meta: Path | None) -> "tuple[GPT, Tokeni
     Raises UserError if the path does not exist, or if gptmini does not support its model.
     """
     from gptmini.interop import read_folder, read_nanogpt
-    from gptmini.interop.not_read import check_is_read
+    from gptmini.interop.unsupported import check_is_supported
 
-    check_is_read(path)
+    check_is_supported(path)
     if path.is_file() and path.suffix == ".safetensors":
         raise UserError(f"cannot import {path} without its config and tokenizer; give its folder")
     if path.is_file():

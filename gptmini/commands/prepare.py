@@ -30,7 +30,7 @@ def run_job(composed: Composed) -> None:
     from gptmini.configuration.building import text_settings
     from gptmini.configuration.stored import resolved
     from gptmini.data.meta import SPLITS
-    from gptmini.job.progress import watching
+    from gptmini.job.progress import show_progress
     from gptmini.job.tokens import open_tokens
     from gptmini.training.settings import PrepareSettings
 
@@ -45,7 +45,7 @@ def run_job(composed: Composed) -> None:
     started()
 
     console = Console(soft_wrap=True, highlight=False)
-    with watching(console) as watcher:
+    with show_progress(console) as watcher:
         try:
             store, written = open_tokens(settings, typed, watcher=watcher)
         except KeyboardInterrupt:

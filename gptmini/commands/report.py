@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gptmini.commands.arguments import say_which
+from gptmini.commands.arguments import print_resolved_run
 from gptmini.commands.mistakes import Parser, one_line_errors, path_argument
 from gptmini.process import started
 from gptmini.user_error import UserError
@@ -88,7 +88,7 @@ def main(arguments: list[str] | None = None) -> None:
         file.write(encodable(text).encode("utf-8"))
 
     if options.compare is None:
-        say_which(options.run, runs[0].folder)
+        print_resolved_run(options.run, runs[0].folder)
     print(f"{out}, {out.stat().st_size / 1e6:.1f} MB")
 
 

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 
-from gptmini.commands.arguments import at_least_one, say_which
+from gptmini.commands.arguments import at_least_one, print_resolved_run
 from gptmini.commands.mistakes import Parser, one_line_errors, path_argument, print_mistake
 from gptmini.commands.sample_output import Interruption, show_jsonl, show_text
 from gptmini.configuration.messages import advising_on_memory
@@ -193,7 +193,7 @@ def main(arguments: list[str] | None = None) -> None:
     model.to(device=device, dtype=choose_dtype(options.dtype, device))
     if device == "cpu" and not options.compile:
         pack(model)
-    say_which(options.run, run)
+    print_resolved_run(options.run, run)
     interruption = Interruption()
 
     def write_samples(prompts: list[str], seed: int) -> None:
@@ -211,7 +211,7 @@ def main(arguments: list[str] | None = None) -> None:
             **rules,
         )
 
-        pieces = in_order(interruption.heed(stream))
+        pieces = in_order(interruption.until_interrupted(stream))
         if options.format == "jsonl":
             show_jsonl(pieces, prompts, options.num_samples, logprobs=options.logprobs)
         else:

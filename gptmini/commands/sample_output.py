@@ -31,7 +31,7 @@ class Interruption:
     def __init__(self) -> None:
         self.came: float | None = None  # time.monotonic() of the first Ctrl-C, in seconds
 
-    def heed(self, pieces: Iterator["TextPiece"]) -> Iterator["TextPiece"]:
+    def until_interrupted(self, pieces: Iterator["TextPiece"]) -> Iterator["TextPiece"]:
         """Yield the pieces up to the first Ctrl-C."""
         self.came = None
         before = signal.signal(signal.SIGINT, self._note)

@@ -12,7 +12,7 @@ from gptmini.commands.mistakes import Parser, one_line_errors, refuse_options_as
 from gptmini.configuration.building import sweep_settings
 from gptmini.configuration.compose import compose
 from gptmini.configuration.overrides import as_override, key_of
-from gptmini.configuration.sweep_space import is_own, space_of
+from gptmini.configuration.sweep_space import is_sweep_override, space_of
 from gptmini.job.sweeping import check_and_prepare, leave_launcher, train_all
 from gptmini.process import started
 from gptmini.user_error import UserError
@@ -42,7 +42,7 @@ def main(arguments: list[str] | None = None) -> None:
     with one_line_errors():
         options = parse(arguments)
         keys = [word for word in options.overrides if options.help and "=" not in word]
-        own = [line for line in options.overrides if is_own(line) and line not in keys]
+        own = [line for line in options.overrides if is_sweep_override(line) and line not in keys]
         for line in own:
             if line.lstrip("+~").startswith("sweep.params"):
                 raise UserError(
@@ -56,7 +56,7 @@ def main(arguments: list[str] | None = None) -> None:
             raise UserError("gptmini sweep requires optuna; run: pip install 'gptmini[sweep]'")
 
         settings = sweep_settings(composed)
-        typed = [line for line in options.overrides if not is_own(line)]
+        typed = [line for line in options.overrides if not is_sweep_override(line)]
         if not any(key_of(line) == "name" for line in typed):
             typed.append(f"name={settings.name}")
         space = space_of(settings.params, typed)

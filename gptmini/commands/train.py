@@ -44,10 +44,10 @@ def show_configuration(composed: Composed) -> None:
     trains = "verify" not in plain  # a key of gptmini prepare
     if trains and plain["budget"] is not None and plain["resume"] is None:
         from gptmini.data import Watcher
-        from gptmini.job.budget import Dial
+        from gptmini.job.budget import BudgetChooser
         from gptmini.job.train import prepare_process
 
         settings = build_settings(plain)
         prepare_process(settings)
-        changes = Dial(settings, typed, Watcher(), began=began).choose().changes
+        changes = BudgetChooser(settings, typed, Watcher(), began=began).choose().changes
     print(as_yaml(plain, changes), end="")

@@ -8,7 +8,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gptmini.configuration.keys import known_keys, nearest_key, no_key
+from gptmini.configuration.keys import known_keys, nearest_key, unknown_key
 from gptmini.configuration.overrides import shown
 from gptmini.training.settings import RootSettings, Settings, TextSettings
 from gptmini.user_error import UserError
@@ -53,7 +53,7 @@ def text_settings(
     config = _changed(plain, changes)
     return TextSettings(
         root=root_settings(config, kind),
-        tokenizer=build_part(config.tokenizer),
+        tokenizer=build_component(config.tokenizer),
         text=_text(config),
         plain=_plain(config),
     )
@@ -72,10 +72,10 @@ def build_settings(plain: Mapping[str, Any], changes: Mapping[str, Any] | None =
     """
     config = _changed(plain, changes)
     root = root_settings(config)
-    model = build_part(config.model)
-    optimizer = build_part(config.optimizer)
-    schedule = build_part(config.schedule)
-    tokenizer = build_part(config.tokenizer)
+    model = build_component(config.model)
+    optimizer = build_component(config.optimizer)
+    schedule = build_component(config.schedule)
+    tokenizer = build_component(config.tokenizer)
     trainer, notes = _trainer_settings(config)
 
     from gptmini.hardware import choose_hardware
@@ -139,17 +139,17 @@ def _text(config: "DictConfig") -> "Callable[[], Corpus]":
     """
 
     def open_text() -> "Corpus":
-        own = own_target(config.data)
+        own = target_class(config.data)
         arguments = {}
         is_stored = config.resume is not None
         if is_stored and own is not None and "may_download" in inspect.signature(own).parameters:
             arguments["may_download"] = False
-        return build_part(config.data, **arguments)
+        return build_component(config.data, **arguments)
 
     return open_text
 
 
-def own_target(part: "DictConfig") -> Any:
+def target_class(part: "DictConfig") -> Any:
     """Return the class or function of gptmini that builds a part; None if it is not gptmini's."""
     package, _, name = str(part.get("_target_")).rpartition(".")
     return getattr(import_module(package), name) if package.startswith("gptmini.") else None
@@ -157,10 +157,10 @@ def own_target(part: "DictConfig") -> Any:
 
 def sweep_settings(composed: "Composed") -> "SweepSettings":
     """Build the settings of a sweep; errors as for build_settings."""
-    return build_part(composed.config.sweep)
+    return build_component(composed.config.sweep)
 
 
-def build_part(part: "DictConfig", **arguments: object) -> Any:
+def build_component(part: "DictConfig", **arguments: object) -> Any:
     """Build the object that a part of a configuration describes; `arguments` are added to the part's own.
 
     Raises UserError if the part names no class.
@@ -187,9 +187,9 @@ def _trainer_settings(config: "DictConfig") -> "tuple[TrainerSettings, list[str]
     world = this_world()
     wanted = config.trainer.get("batch_size")
     if config.resume is None or type(wanted) is not int or wanted < 1:
-        return build_part(config.trainer).placed(world), []
+        return build_component(config.trainer).placed(world), []
 
-    placed = build_part(config.trainer, batch_size="auto").placed(world)
+    placed = build_component(config.trainer, batch_size="auto").placed(world)
     share = share_of(placed.global_batch_size, placed.n_ranks)
     fitting = next(size for size in divisors(share) if size <= wanted)
     notes = []
@@ -250,11 +250,11 @@ def _made(parts: "DictConfig", group: str) -> Mapping[str, Any]:
             raise UserError(f"{key} must be a mapping, or null to turn it off, got {shown(part)}")
         if not OmegaConf.is_dict(part) or "_target_" not in part:
             if key in known_keys():
-                raise UserError(no_key(key))
+                raise UserError(unknown_key(key))
             close = nearest_key(key)
             hint = f"; or did you mean {close}?" if close else ""
             raise UserError(f"{key} must name its class under _target_, got {shown(part)}{hint}")
-        made[str(name)] = build_part(part)
+        made[str(name)] = build_component(part)
     return made
 
 

@@ -48,12 +48,12 @@ def check_root(config: "DictConfig", command: str) -> None:
     """Raise UserError for an unknown root key, a group that is removed or not a mapping, or a Hydra key in a part."""
     from omegaconf import OmegaConf
 
-    from gptmini.configuration.keys import check_hydras_keys, no_root_key, root_keys
+    from gptmini.configuration.keys import check_hydras_keys, root_keys, unknown_root_key
 
     known = root_keys(command)
     for key in config:
         if key not in known:
-            raise UserError(no_root_key(str(key)))
+            raise UserError(unknown_root_key(str(key)))
 
         value = OmegaConf.select(config, str(key), throw_on_missing=False)
         is_group = (CONFIGS / str(key)).is_dir()

@@ -3,7 +3,7 @@
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from gptmini.configuration.keys import asks_for
+from gptmini.configuration.keys import is_requested
 from gptmini.configuration.overrides import Typed
 from gptmini.key_table import keys_with
 from gptmini.loading import local_path
@@ -28,7 +28,7 @@ def take_from_source(config: "DictConfig", typed: Typed) -> None:
         return
 
     source = _source_of(config.init_from)
-    if asks_for("tokenizer", typed) and not _makes_tokenizer_of(source, config.tokenizer):
+    if is_requested("tokenizer", typed) and not _makes_tokenizer_of(source, config.tokenizer):
         raise UserError(
             f"the tokenizer must be the one of init_from={source.path}; leave out tokenizer=, or override an "
             f"experiment's with tokenizer=of_model tokenizer.path={source.path}"
@@ -41,23 +41,23 @@ def take_from_source(config: "DictConfig", typed: Typed) -> None:
 def _source_of(name: str) -> "TrainedSource":
     """Find the model that init_from names; UserError if it does not exist."""
     from gptmini.loading import find_source
-    from gptmini.runs import named_run, seen_from_here
+    from gptmini.runs import named_run, relative_to_cwd
 
     if not name:
         raise UserError("init_from must be a run, a folder or a model's name, got ''")
     source = find_source(named_run(local_path(name), saved=True))
     # Resolve runs/latest: it points to this run as soon as this run starts.
-    return source._replace(path=seen_from_here(source.path.resolve()))
+    return source._replace(path=relative_to_cwd(source.path.resolve()))
 
 
 def _makes_tokenizer_of(source: "TrainedSource", part: "DictConfig") -> bool:
     """Whether a tokenizer part builds the source model's tokenizer from any text."""
-    from gptmini.configuration.building import build_part, own_target
+    from gptmini.configuration.building import build_component, target_class
     from gptmini.tokenizer import of_ids
 
-    if not getattr(own_target(part), "needs_no_text", False):
+    if not getattr(target_class(part), "needs_no_text", False):
         return False
-    made = build_part(part).builder()([])
+    made = build_component(part).builder()([])
     return of_ids(made.to_dict()) == of_ids(source.tokenizer.to_dict())
 
 
@@ -83,7 +83,7 @@ def _sizes(config: "DictConfig", typed: Typed, source: "TrainedSource") -> dict[
 
     adaptable = keys_with("adaptable")
     for name, given in sizes.items():
-        if not asks_for(f"model.{name}", typed):
+        if not is_requested(f"model.{name}", typed):
             continue
 
         wanted = config.model.get(name)

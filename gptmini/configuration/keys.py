@@ -49,7 +49,7 @@ def known_keys() -> dict[str, list[str]]:
     return options
 
 
-def is_users_part(part: str) -> bool:
+def is_user_component(part: str) -> bool:
     """Whether a key names a callback or a logger of the user: one that is not in gptmini's configurations."""
     group, _, name = part.partition(".")
     return group in PART_GROUPS and bool(name) and part not in known_keys()
@@ -70,7 +70,7 @@ def check_hydras_keys(tree: object, place: str = "") -> None:
             continue
         key = ".".join(map(str, keys))
         wanted = HYDRAS_KEYS[keys[-1]]
-        if is_users_part(".".join(map(str, keys[:2]))):
+        if is_user_component(".".join(map(str, keys[:2]))):
             is_open = isinstance(value, str) and "${" in value  # filled in later
             if type(value) is not wanted and not is_open:
                 raise UserError(f"{place}{key} must be a {wanted.__name__}, got {shown(value)}")
@@ -83,7 +83,7 @@ def check_hydras_keys(tree: object, place: str = "") -> None:
             )
 
 
-def no_key(key: str) -> str:
+def unknown_key(key: str) -> str:
     """Return the message for an unknown key. It names the options that have the key, or else the nearest key."""
     options = known_keys()
     group = key.partition(".")[0]
@@ -113,14 +113,14 @@ def nearest_key(key: str) -> str:
     return close[0] if close else ""
 
 
-def no_root_key(key: str) -> str:
+def unknown_root_key(key: str) -> str:
     """Return the message for an unknown key at the root of a configuration."""
     if key == "experiment":
         return "the first line of an experiment's file must be: # @package _global_"
     group, dot, name = key.partition(".")
     if dot:
         return f"{key} is not a key in a file; write {group}: {{{name}: ...}}"
-    return no_key(key)
+    return unknown_key(key)
 
 
 def chosen_by_experiment(typed: Typed) -> set[str]:
@@ -166,7 +166,7 @@ def _keys_of(tree: object, prefix: str) -> Iterator[str]:
             yield from _keys_of(value, f"{prefix}{name}.")
 
 
-def asks_for(key: str, typed: Typed) -> bool:
+def is_requested(key: str, typed: Typed) -> bool:
     """Whether the command line or the experiment sets a key of the model or the tokenizer; False for a default."""
     group = key.partition(".")[0]
     if typed.has(key) or f"{group}={typed.choices[group]}" in typed.overrides:
@@ -177,6 +177,6 @@ def asks_for(key: str, typed: Typed) -> bool:
     )
 
 
-def parts_of_users(overrides: Sequence[str]) -> list[str]:
+def user_component_overrides(overrides: Sequence[str]) -> list[str]:
     """Select the overrides that add the user's own callbacks and loggers; resuming requires them again."""
-    return [line for line in overrides if is_users_part(".".join(key_of(line).split(".")[:2]))]
+    return [line for line in overrides if is_user_component(".".join(key_of(line).split(".")[:2]))]

@@ -136,7 +136,7 @@ def _refused_values(error: Any, part: str) -> str:
         key = ".".join([part, *own] if part else own)
 
         if refusal["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
-            return _no_key(key)
+            return _unknown_key(key)
         if refusal["type"].startswith("missing"):
             return f"{key} is required; set {key}=VALUE"
         if refusal["type"] == "value_error" and not own:
@@ -156,12 +156,12 @@ def _refused_values(error: Any, part: str) -> str:
     return "; ".join(sentences)
 
 
-def _no_key(key: str) -> str:
+def _unknown_key(key: str) -> str:
     """Return the message for an unknown key."""
     # keys.py reads all configurations, which only this mistake needs.
-    from gptmini.configuration.keys import no_key
+    from gptmini.configuration.keys import unknown_key
 
-    return no_key(key)
+    return unknown_key(key)
 
 
 def _refused_part(error: BaseException) -> str | None:
@@ -207,7 +207,7 @@ def _not_composed(error: BaseException) -> str:
     text = str(error)
     unknown = re.match(r"Could not override '([^']+)'\.", text)
     if unknown is not None:
-        return _no_key(unknown[1])
+        return _unknown_key(unknown[1])
     absent = re.match(r"Could not delete from config. '([^']+)' does not exist", text)
     if absent is not None:
         return _not_removed(absent[1])
@@ -227,4 +227,6 @@ def _not_removed(key: str) -> str:
     """Return the message for a key that ~KEY cannot remove: Hydra counts a key that is null as absent."""
     from gptmini.configuration.keys import known_keys
 
-    return f"cannot remove {key}: it is null or absent" if key in known_keys() else _no_key(key)
+    return (
+        f"cannot remove {key}: it is null or absent" if key in known_keys() else _unknown_key(key)
+    )

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 from gptmini.configuration.building import root_settings, run_name
 from gptmini.configuration.compose import Composed
 from gptmini.configuration.init_from import take_from_source
-from gptmini.configuration.keys import PART_GROUPS, is_users_part
+from gptmini.configuration.keys import PART_GROUPS, is_user_component
 from gptmini.configuration.overrides import Typed, key_of
-from gptmini.configuration.trust import check_parts
+from gptmini.configuration.trust import check_components
 from gptmini.key_table import keys_with
 from gptmini.user_error import UserError
 
@@ -85,14 +85,14 @@ def _stored_configuration(
     for group in PART_GROUPS:
         # A part from the command line replaces the stored part of the same name, so that the file adds nothing to it.
         for name in list(tree.get(group) or {}):
-            if is_users_part(f"{group}.{name}") and typed.has(f"{group}.{name}"):
+            if is_user_component(f"{group}.{name}") and typed.has(f"{group}.{name}"):
                 del tree[group][name]
-    check_parts(tree, folder, config, typed)
+    check_components(tree, folder, config, typed)
 
     stored = OmegaConf.create(tree)
     for line in typed.overrides:
         key = key_of(line)
-        is_part = is_users_part(".".join(key.split(".")[:2]))
+        is_part = is_user_component(".".join(key.split(".")[:2]))
         was_given = line in earlier and key not in keys_with("resumable") and not is_part
         if key not in keys_with("place") and not was_given:
             _apply(key, stored, config, folder, line)
@@ -122,7 +122,7 @@ def _apply(key: str, stored: "DictConfig", config: "DictConfig", folder: Path, l
     from omegaconf import OmegaConf
 
     part = ".".join(key.split(".")[:2])
-    if is_users_part(part):
+    if is_user_component(part):
         OmegaConf.update(stored, part, OmegaConf.select(config, part), merge=False, force_add=True)
         return
 

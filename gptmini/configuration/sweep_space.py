@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 MOST_VALUES = 1000
 
 
-def is_own(line: str) -> bool:
+def is_sweep_override(line: str) -> bool:
     """Whether an override is for the sweep itself; every other override is for gptmini train."""
     return key_of(line).partition(".")[0] == "sweep"
 

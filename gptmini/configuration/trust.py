@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from omegaconf import DictConfig
 
 
-def check_parts(tree: dict, folder: Path, config: "DictConfig", typed: Typed) -> None:
+def check_components(tree: dict, folder: Path, config: "DictConfig", typed: Typed) -> None:
     """Raise UserError unless the present configuration names every class that a stored configuration would call.
 
     A part may have a class that is named for it in gptmini's files, in the user's --config-dir, or on the command line.

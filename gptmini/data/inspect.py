@@ -7,7 +7,7 @@ import numpy as np
 
 from gptmini.data.ids import without_marks
 from gptmini.data.store import TokenStore
-from gptmini.tokenizer import Tokenizer, before_documents
+from gptmini.tokenizer import Tokenizer, document_prefix
 
 IDS_AT_ONCE = 2**20  # ids that are read at once
 SHOWN = 3  # number of first documents, and of longest documents, that are shown
@@ -79,7 +79,7 @@ def _documents(
     starts = np.append(0, after[:-1])
     ends = after - n_end
     # Folders from an earlier version do not have these ids.
-    for before in before_documents(tokenizer):
+    for before in document_prefix(tokenizer):
         firsts = without_marks(ids[np.minimum(starts, len(ids) - 1)])  # (n,)
         starts = starts + ((firsts == before) & (starts < ends))
     is_filled = starts < ends

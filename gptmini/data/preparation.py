@@ -17,10 +17,10 @@ from gptmini.data.corpus import Corpus
 from gptmini.data.meta import SPLITS, remedy, write_meta
 from gptmini.data.recipe import Recipe, plan_recipe
 from gptmini.data.splits import (
-    BeginAgain,
     BuildTokenizer,
     Progress,
     SplitDocuments,
+    SplitsChanged,
     Watcher,
     build_from,
 )
@@ -153,7 +153,7 @@ class _Preparation:
             tokenizer = self._tokenizer(build_tokenizer)
             try:
                 return tokenizer, self._encode(tokenizer)
-            except BeginAgain:
+            except SplitsChanged:
                 shutil.rmtree(self.parts)
 
     def _tokenizer(self, build_tokenizer: BuildTokenizer) -> Tokenizer:

@@ -34,7 +34,7 @@ class Watcher:
     on_note: Callable[[str], None] = lambda note: None  # one line for the user
 
 
-class BeginAgain(Exception):
+class SplitsChanged(Exception):
     """The documents read so far are in the wrong splits. The next reading puts them into the right splits."""
 
 
@@ -42,7 +42,7 @@ class SplitDocuments:
     """The documents of a corpus, each with its split. They can be read several times.
 
     A document without a split is split by its hash. If the held-out fraction turns out to be far from val_fraction,
-    BeginAgain is raised at the end of the first reading. All later readings hold out the end of the text instead.
+    SplitsChanged is raised at the end of the first reading. All later readings hold out the end of the text instead.
     """
 
     def __init__(self, corpus: Corpus, watcher: Watcher) -> None:
@@ -56,7 +56,7 @@ class SplitDocuments:
         return self.corpus.boundary()
 
     def __iter__(self) -> Iterator[Document]:
-        """Read the documents for a tokenizer; may raise BeginAgain like read."""
+        """Read the documents for a tokenizer; may raise SplitsChanged like read."""
         n_bytes = 0
         n_reported = 0
         try:
@@ -80,7 +80,7 @@ class SplitDocuments:
         return self.corpus.val_fraction
 
     def read(self) -> Iterator[Document]:
-        """Read the documents. Raise BeginAgain at the end, at most once, if they were in the wrong splits."""
+        """Read the documents. Raise SplitsChanged at the end, at most once, if they were in the wrong splits."""
         if self.boundary is None:
             yield from self._by_hash()
         else:
@@ -117,7 +117,7 @@ class SplitDocuments:
             self._check_share(n_bytes["val"], sum(n_bytes.values()), n_documents)
 
     def _check_share(self, n_held_out: int, n_all: int, n_documents: int) -> None:
-        """Raise BeginAgain if the held-out fraction of the bytes is far from val_fraction."""
+        """Raise SplitsChanged if the held-out fraction of the bytes is far from val_fraction."""
         wanted = self._val_fraction
         fraction = n_held_out / max(n_all, 1)
         if abs(fraction - wanted) <= TOLERANCE * wanted and fraction < 1:
@@ -129,7 +129,7 @@ class SplitDocuments:
                 f"holding out whole documents would take {100 * fraction:.2g}% of the text; holding out the last "
                 f"{100 * wanted:.3g}% instead (this may cut one document)"
             )
-        raise BeginAgain
+        raise SplitsChanged
 
     def _by_place(self, boundary: int) -> Iterator[Document]:
         """Yield the documents before and after the boundary. A document across it is cut; a chat is trained on."""
@@ -162,7 +162,7 @@ def build_from(build_tokenizer: BuildTokenizer, documents: Iterable[Document]) -
     while True:
         try:
             return build_tokenizer(documents)
-        except BeginAgain:
+        except SplitsChanged:
             continue
 
 

@@ -18,7 +18,7 @@ from gptmini.data.meta import SPLITS
 from gptmini.data.splits import n_bytes_of
 from gptmini.data.stored_file import block_checksums
 from gptmini.files import flush_file, replacing
-from gptmini.tokenizer import Tokenizer, before_documents
+from gptmini.tokenizer import Tokenizer, document_prefix
 
 # Bytes of text in a task. It is small because a task must fit into memory, because a kill loses the running tasks, and
 # because the last task runs alone.
@@ -107,7 +107,7 @@ def encode_task(
 ) -> None:
     """Encode a task and write its ids to a file atomically. Stop early, without a file, if is_over is set."""
     splits: dict[str | None, EncodedSplit] = {split: EncodedSplit() for split in SPLITS}
-    before = np.array(before_documents(tokenizer), dtype=np.uint32)
+    before = np.array(document_prefix(tokenizer), dtype=np.uint32)
     end = np.array([tokenizer.end_of_text or 0], dtype=np.uint32)
     report = ChatReport()
     all_ids: Iterator[np.ndarray | None]

@@ -17,7 +17,7 @@ from gptmini.evaluation.score import Evaluation, Sums, exponential, score
 from gptmini.evaluation.texts import HeldOutText
 from gptmini.evaluation.windows import documents_alone, stream
 from gptmini.model import GPT
-from gptmini.tokenizer import Tokenizer, beginning_of, of_ids
+from gptmini.tokenizer import Tokenizer, bos_id_of, of_ids
 from gptmini.user_error import UserError
 
 
@@ -61,7 +61,7 @@ def measure(
     Args:
         trained: the model, on the device to compute on.
         text: the text to evaluate on.
-        alone: True to score each document alone, after the id that beginning_of gives for the tokenizer (it must not
+        alone: True to score each document alone, after the id that bos_id_of gives for the tokenizer (it must not
             be None); False to score all documents in one stream.
         stride: number of ids from the start of a window to the start of the next; None: windows do not overlap.
         batch_size: windows per batch.
@@ -76,7 +76,7 @@ def measure(
         # lm-evaluation-harness uses the longest input, too.
         sizes["context_length"] = trained.model.config.longest_input
         tokens_per_byte = None  # known after scoring
-        first = beginning_of(tokenizer)
+        first = bos_id_of(tokenizer)
         assert first is not None
         name = tokenizer.decode([first])
         passages = [documents_alone(documents, first=first, first_named=name, **sizes)]
@@ -201,7 +201,7 @@ def scores_documents_alone(
     if has_stride:
         raise UserError("--stride requires models with the same tokenizer")
     for trained in models:
-        if beginning_of(trained.tokenizer) is None:
+        if bos_id_of(trained.tokenizer) is None:
             raise UserError(
                 f"the tokenizer of {trained.path} must have an end-of-text token to put before each document; "
                 "tokenizer=char has one only if its text had several documents"

@@ -12,7 +12,7 @@ import numpy as np
 from gptmini.data import TextCorpus, TokenStore
 from gptmini.data.ids import without_marks
 from gptmini.data.store import Excerpt
-from gptmini.tokenizer import Tokenizer, before_documents, from_dict, of_ids, without_beginning
+from gptmini.tokenizer import Tokenizer, document_prefix, from_dict, of_ids, without_prefix
 from gptmini.user_error import UserError
 
 
@@ -62,7 +62,7 @@ class PreparedText:
             if self._max_tokens is not None and n_tokens >= self._max_tokens:
                 return
             document = without_marks(np.asarray(ids[start:end])).astype(np.int64)
-            document = without_beginning(tokenizer, document)
+            document = without_prefix(tokenizer, document)
             start = end
             if tokenizer.end_of_text is not None:
                 document = document[document != tokenizer.end_of_text]
@@ -105,7 +105,7 @@ class TextFiles:
 
     def streams(self, tokenizer: Tokenizer) -> list[Excerpt]:
         """Return the ids of all documents in one stream, in the layout of prepared tokens."""
-        before = np.array(before_documents(tokenizer), dtype=np.int64)
+        before = np.array(document_prefix(tokenizer), dtype=np.int64)
         ends = [] if tokenizer.end_of_text is None else [tokenizer.end_of_text]
         end = np.array(ends, dtype=np.int64)
         pieces = [np.concatenate([before, _encode(tokenizer, text), end]) for text in self._texts]

@@ -193,7 +193,7 @@ def in_order(pieces: Iterable[TextPiece]) -> Iterator[TextPiece]:
 
 def prompt_ids(tokenizer: Tokenizer, prompt: str) -> list[int]:
     """Return the ids of a prompt; an empty prompt becomes the start of a document: end-of-text, or id 0 without it."""
-    return [*tokenizer.before, *tokenizer.encode(prompt)] or [tokenizer.end_of_text or 0]
+    return [*tokenizer.prefix_ids, *tokenizer.encode(prompt)] or [tokenizer.end_of_text or 0]
 
 
 class TextStream:

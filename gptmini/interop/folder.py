@@ -17,7 +17,7 @@ from gptmini.interop.folder_settings import (
     Published,
     parsed,
     special_ids,
-    with_published,
+    with_source_settings,
 )
 from gptmini.interop.hugging_face import to_hugging_face
 from gptmini.interop.reading import GPT2_PREFIX
@@ -50,7 +50,7 @@ def write_folder(
         kind: model type, as for to_hugging_face.
         dtype: of the weights, a key of DTYPES.
         sampling: settings for generation_config.json besides the ids; ignored if `published` is given.
-        published: settings of the folder that the weights came from, from read_published; None if there is no folder.
+        published: settings of the folder that the weights came from, from read_source_settings; None if there is no folder.
 
     Returns the model type.
     Raises UserError if the folder already exists, or if no model type computes the same as the model.
@@ -61,7 +61,7 @@ def write_folder(
     source = before.get(CONFIG, {})
     exported, state = to_hugging_face(model, kind=kind or source.get("model_type"))
     chosen = exported["model_type"]
-    config = with_published(exported, special_ids(tokenizer, before, chosen), source)
+    config = with_source_settings(exported, special_ids(tokenizer, before, chosen), source)
     config["dtype"] = str(DTYPES[dtype]).removeprefix("torch.")
     # True if training with a shorter context removed learned positions of the original model.
     positions = ARCHITECTURES[chosen].settings["context_length"]

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from gptmini.tokenizer import LibraryTokenizer, Tokenizer, beginning_of
+from gptmini.tokenizer import LibraryTokenizer, Tokenizer, bos_id_of
 from gptmini.untrusted import read_json
 from gptmini.user_error import UserError
 
@@ -38,12 +38,12 @@ IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
 Published = Mapping[str, dict[str, Any]]  # settings by the name of their file
 
 
-def read_published(path: Path) -> dict[str, str]:
+def read_source_settings(path: Path) -> dict[str, str]:
     """Return the JSON of each settings file of a folder by file name; raise UserError for a damaged file."""
     return {name: json.dumps(read_json(path / name)) for name in FILES if (path / name).is_file()}
 
 
-def published_in(header: dict) -> dict[str, str]:
+def stored_source_settings(header: dict) -> dict[str, str]:
     """Return the settings in a checkpoint's header of the folder that its weights came from; empty if there are none.
 
     Raises UserError if they are not JSON objects.
@@ -55,7 +55,7 @@ def published_in(header: dict) -> dict[str, str]:
 
 
 def parsed(published: Mapping[str, str]) -> Published:
-    """Parse the result of read_published into settings by file name; raise UserError if it is not valid."""
+    """Parse the result of read_source_settings into settings by file name; raise UserError if it is not valid."""
     try:
         settings = {name: json.loads(published[name]) for name in FILES if name in published}
     except (TypeError, ValueError, RecursionError) as error:
@@ -77,7 +77,7 @@ def special_ids(
     """
     named = _named_ids(tokenizer)
     ids: dict[str, Any] = {
-        "bos_token_id": named.get("bos_token", beginning_of(tokenizer)),
+        "bos_token_id": named.get("bos_token", bos_id_of(tokenizer)),
         "eos_token_id": tokenizer.end_of_text,
         "pad_token_id": named.get("pad_token"),
     }
@@ -92,7 +92,7 @@ def special_ids(
     return ids
 
 
-def with_published(
+def with_source_settings(
     exported: dict[str, Any], ids: dict[str, Any], source: dict[str, Any]
 ) -> dict[str, Any]:
     """Return the config.json of an export, with its ids and the published settings that training does not change.

@@ -62,7 +62,7 @@ def write_gguf(
         model: on the CPU, with weights in float32.
         tokenizer: of byte pairs with a pre-tokenizer that llama.cpp supports.
         dtype: of its matrices, a key of DTYPES; vectors and positions stay in float32.
-        published: settings of the folder that the weights came from, from read_published; None if there is no folder.
+        published: settings of the folder that the weights came from, from read_source_settings; None if there is no folder.
 
     Returns the model type.
     Raises UserError if llama.cpp does not support the model or the tokenizer, or if gguf is not installed.

@@ -13,7 +13,7 @@ from gptmini.tokenizer import (
     BytePairTokenizer,
     LibraryTokenizer,
     Tokenizer,
-    beginning_of,
+    bos_id_of,
 )
 from gptmini.tokenizer.letters import in_letters
 from gptmini.tokenizer.library import SPACE
@@ -100,11 +100,11 @@ def add_tokenizer(
     # A folder may have -1 for no id, or a list of ids, but GGUF takes one id.
     ids = {name: i for name, i in special_ids.items() if type(i) is int and i >= 0}
     # Without these ids, llama.cpp uses 11 for both with byte pairs.
-    writer.add_bos_token_id(ids.get("bos_token_id", beginning_of(tokenizer) or 0))
+    writer.add_bos_token_id(ids.get("bos_token_id", bos_id_of(tokenizer) or 0))
     writer.add_eos_token_id(tokenizer.end_of_text or 0)
     if "pad_token_id" in ids:
         writer.add_pad_token_id(ids["pad_token_id"])
-    writer.add_add_bos_token(bool(tokenizer.before))
+    writer.add_add_bos_token(bool(tokenizer.prefix_ids))
     if tokenizer.chat is not None:
         writer.add_chat_template(tokenizer.chat["chat_template"])
 

@@ -10,7 +10,7 @@ from gptmini.tokenizer import (
     CharTokenizer,
     LibraryTokenizer,
     Tokenizer,
-    beginning_of,
+    bos_id_of,
 )
 from gptmini.tokenizer.byte_pairs import BYTE_PATTERN
 from gptmini.tokenizer.letters import in_letters
@@ -145,7 +145,7 @@ def _own_config(tokenizer: Tokenizer) -> dict[str, Any]:
     """Return the tokenizer_config.json of a tokenizer that was not published, without class and length."""
     config: dict[str, Any] = {"clean_up_tokenization_spaces": False}
     for name, i in (
-        ("bos_token", beginning_of(tokenizer)),
+        ("bos_token", bos_id_of(tokenizer)),
         ("eos_token", tokenizer.end_of_text),
         # Padding a batch of prompts requires a token, and end-of-text never occurs inside a document.
         ("pad_token", tokenizer.end_of_text),

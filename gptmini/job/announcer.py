@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gptmini.configuration.keys import parts_of_users
+from gptmini.configuration.keys import user_component_overrides
 from gptmini.configuration.overrides import as_override
-from gptmini.job.result import checkpoints_of, ended_by
-from gptmini.job.say import as_argument, command_line, lines_of
+from gptmini.job.printing import as_argument, command_line, topic_lines
+from gptmini.job.result import checkpoints_of, early_stop
 from gptmini.runs import has_checkpoint
 from gptmini.training.settings import Settings
 from gptmini.user_error import UserError
@@ -25,7 +25,7 @@ if TYPE_CHECKING:  # importing Lightning takes seconds
     from gptmini.runs import Run
     from gptmini.training import ConsoleLogger, GPTModule, TrainerSettings
     from gptmini.training.callbacks.checkpoints import Best
-    from gptmini.training.stopping import Ending
+    from gptmini.training.stopping import StopReason
     from gptmini.training.trainer import Logger, Trainer
 
 # Up to 4 passes over the same text are worth nearly as much as new text: Muennighoff et al. 2023, "Scaling
@@ -46,12 +46,12 @@ class Announcer:
         # Whether the run writes files for TensorBoard.
         self.has_events = any(isinstance(logger, EventLogger) for logger in loggers)
 
-    def say(self, topic: str, *texts: str) -> None:
+    def print_topic(self, topic: str, *texts: str) -> None:
         """Print the topic and the first text in one line, and each other text in a line below."""
-        for line in lines_of(topic, *texts):
-            self.console.say(line)
+        for line in topic_lines(topic, *texts):
+            self.console.print_line(line)
 
-    def say_start(
+    def print_start(
         self,
         run: "Run",
         module: "GPTModule",
@@ -68,61 +68,63 @@ class Announcer:
             prepared_now: whether this command prepared the tokens; False if an earlier one did.
         """
         for note in (*settings.notes, *run.notes):
-            self.say("warning", note)
+            self.print_topic("warning", note)
 
         model = module.model
-        self._say_data(module.store, prepared_now=prepared_now)
-        self._say_passes(module)
+        self._print_data(module.store, prepared_now=prepared_now)
+        self._print_passes(module)
         work = with_prefix(model.flops_per_token, "FLOP")
-        self.say("model", f"{model.n_parameters:,} parameters, {work} per token")
-        self._say_if_not_exportable(model.config)
+        self.print_topic("model", f"{model.n_parameters:,} parameters, {work} per token")
+        self._print_if_not_exportable(model.config)
         if module.origin is not None and run.state is None:
             step = module.origin["step"]
             at_step = "" if step is None else f", step {step}"
-            self.say("", f"starts from the weights of {module.origin['path']}{at_step}")
-        self._say_frozen(model)
-        self.say("machine", str(settings.hardware))
-        self._say_batch(module.settings)
-        self.say("run", str(run.folder))
+            self.print_topic("", f"starts from the weights of {module.origin['path']}{at_step}")
+        self._print_frozen(model)
+        self.print_topic("machine", str(settings.hardware))
+        self._print_batch(module.settings)
+        self.print_topic("run", str(run.folder))
         if self.has_events:
-            self.say("", f"watch it: {watching(run.root or run.folder)}")
+            self.print_topic("", f"watch it: {tensorboard_command(run.root or run.folder)}")
 
         if run.resumed:
-            self.say_resume(run.state, module)
+            self.print_resume(run.state, module)
 
-    def _say_if_not_exportable(self, config: "GPTConfig") -> None:
+    def _print_if_not_exportable(self, config: "GPTConfig") -> None:
         """Print which setting prevents the export of the model, if any."""
         from gptmini.interop.architectures import choose_architecture
 
         try:
             choose_architecture(config)
         except UserError as error:
-            self.say("", f"the model cannot be exported to other programs: {error}")
+            self.print_topic("", f"the model cannot be exported to other programs: {error}")
 
-    def _say_frozen(self, model: "GPT") -> None:
+    def _print_frozen(self, model: "GPT") -> None:
         """Print how many parameters are frozen, if any."""
         frozen = [name for name, weight in model.named_parameters() if not weight.requires_grad]
         if not frozen:
             return
 
         n_frozen = model.count_parameters(frozen)
-        self.say("", f"{n_frozen:,} of {model.n_parameters:,} parameters are frozen")
+        self.print_topic("", f"{n_frozen:,} of {model.n_parameters:,} parameters are frozen")
         if "embedding.weight" in frozen and model.config.tie_embeddings:
-            self.say("", "the frozen embedding is also the unembedding (model.tie_embeddings=true)")
+            self.print_topic(
+                "", "the frozen embedding is also the unembedding (model.tie_embeddings=true)"
+            )
 
-    def _say_data(self, store: "TokenStore", *, prepared_now: bool) -> None:
+    def _print_data(self, store: "TokenStore", *, prepared_now: bool) -> None:
         """Print the folder of the tokens, and their number."""
         origin = "prepared now" if prepared_now else "prepared before"
         n_train = store.n_tokens("train")
         n_val = store.n_tokens("val")
-        self.say(
+        self.print_topic(
             "data",
             f"{store.folder}, {origin}",
             f"{n_train:,} training tokens, {n_val:,} validation tokens; "
             f"{store.bytes_per_token('train'):.2f} bytes per token",
         )
 
-    def _say_passes(self, module: "GPTModule") -> None:
+    def _print_passes(self, module: "GPTModule") -> None:
         """Print the number of passes over each source of tokens, and warn of more than MANY_PASSES.
 
         Do not warn if the run has a time limit, because its number of steps is unknown.
@@ -140,7 +142,7 @@ class Announcer:
             if source.name:
                 share = f"{source.weight} of {n_in_block} windows"
                 size = f"{source.n_tokens:,} tokens"
-                self.say("", f"{source.name}: {share}, {size}, {passes:,.2f} passes")
+                self.print_topic("", f"{source.name}: {share}, {size}, {passes:,.2f} passes")
 
             if passes > MANY_PASSES and settings.max_time is None:
                 name = source.name or "the text"
@@ -151,9 +153,9 @@ class Announcer:
                 )
 
         for warning in warnings:
-            self.say("warning", warning)
+            self.print_topic("warning", warning)
 
-    def _say_batch(self, settings: "TrainerSettings") -> None:
+    def _print_batch(self, settings: "TrainerSettings") -> None:
         """Print how a step's sequences are split into micro-steps and over devices, if they are split."""
         n_micro_steps = settings.n_micro_steps
         if n_micro_steps == 1 and settings.n_ranks == 1:
@@ -163,52 +165,56 @@ class Announcer:
         parts = f"{n_micro_steps} {noun} of {settings.micro_batch_size}"
         if settings.n_ranks > 1:
             parts += f" on each of {settings.n_ranks} devices"
-        self.say("batch", f"{settings.global_batch_size} sequences per step: {parts}")
+        self.print_topic("batch", f"{settings.global_batch_size} sequences per step: {parts}")
 
-    def say_resume(self, state: "TrainingState | None", module: "GPTModule") -> None:
+    def print_resume(self, state: "TrainingState | None", module: "GPTModule") -> None:
         """Print the step that the run resumes from, and how a new trainer.max_steps changes the learning rate."""
         if state is None:
-            self.say("resume", "no checkpoint was saved yet; starting from the first step")
+            self.print_topic("resume", "no checkpoint was saved yet; starting from the first step")
             return
 
         max_steps = module.settings.max_steps
-        self.say("resume", f"{state.path}, step {state.step} of {max_steps}")
+        self.print_topic("resume", f"{state.path}, step {state.step} of {max_steps}")
 
         # The schedule depends on the number of steps, so the learning rate jumps if this number has changed.
         if state.max_steps != max_steps:
             before = module.peak_lr * module.schedule(state.step, max_steps=state.max_steps)
             now = module.peak_lr * module.schedule(state.step, max_steps=max_steps)
             change = f"the next step's learning rate changes from {before:.3g} to {now:.3g}"
-            self.say("", f"max_steps changed from {state.max_steps} to {max_steps}: {change}")
+            self.print_topic(
+                "", f"max_steps changed from {state.max_steps} to {max_steps}: {change}"
+            )
 
-    def say_stop(self, ending: "Ending", step: int, run: "Run") -> None:
+    def print_stop(self, reason: "StopReason", step: int, run: "Run") -> None:
         """Print why and at which step the run stopped, its checkpoint, and the command that resumes it."""
         last = run.folder / "checkpoints" / "last.ckpt"
-        if ending.saved and last.exists():
+        if reason.saved and last.exists():
             saved = f"saved as {last}"
-        elif ending.saved:
+        elif reason.saved:
             saved = "not saved: callbacks.checkpoints is off"
         elif has_checkpoint(run.folder):
             saved = "not saved; the run resumes from its latest checkpoint"
         else:
             saved = "no checkpoint was saved yet"
-        self.say("stopped", f"by {ending.stopped_by} at step {step}; {saved}")
-        self.say("next", resuming(run, self.typed))
+        self.print_topic("stopped", f"by {reason.stopped_by} at step {step}; {saved}")
+        self.print_topic("next", resume_command(run, self.typed))
 
-    def say_done(self, trainer: "Trainer", run: "Run", *, n_steps: int, seconds: float) -> None:
+    def print_done(self, trainer: "Trainer", run: "Run", *, n_steps: int, seconds: float) -> None:
         """Print how long the run took, and the reason if a callback ended it early.
 
         n_steps and seconds count from the start of this command, which may have resumed the run.
         """
         from gptmini.training.loggers.console import duration
 
-        self.say("done", f"{n_steps} steps in {duration(seconds)}")
+        self.print_topic("done", f"{n_steps} steps in {duration(seconds)}")
         if trainer.global_step < trainer.max_steps:
-            _, reason = ended_by(trainer)
-            self.say("early", f"at step {trainer.global_step} of {trainer.max_steps}: {reason}")
-            self.say("", f"to continue: {resuming(run, self.typed)}")
+            _, reason = early_stop(trainer)
+            self.print_topic(
+                "early", f"at step {trainer.global_step} of {trainer.max_steps}: {reason}"
+            )
+            self.print_topic("", f"to continue: {resume_command(run, self.typed)}")
 
-    def say_results(
+    def print_results(
         self,
         module: "GPTModule",
         *,
@@ -226,27 +232,27 @@ class Announcer:
             samples: the last texts that the model generated.
             folder: the run's folder.
         """
-        self.say("losses", *self.console.final_table())
+        self.print_topic("losses", *self.console.final_table())
 
         if best is not None:
             loss = f"val loss {best.loss:.4f}, {best.bits_per_byte:.4f} bits per byte"
-            self.say("best", f"{loss}, step {best.step}")
+            self.print_topic("best", f"{loss}, step {best.step}")
         elif keeps_best:
             evaluation = module.evaluation
             if evaluation is not None and math.isfinite(evaluation.loss):
                 reason = "the checkpoint could not be saved"
             else:
                 reason = "no validation loss was finite; try a lower optimizer.lr"
-            self.say("best", f"none: {reason}")
+            self.print_topic("best", f"none: {reason}")
 
         for text in samples:
-            self.say("sample", *text.splitlines())
+            self.print_topic("sample", *text.splitlines())
         names = ["report"]
         if keeps_best:
             names = ["sample", "evaluate", *names]
         else:
-            self.say("model", "not saved: callbacks.checkpoints is off")
-        self.say("next", *(command_line(name, as_argument(folder)) for name in names))
+            self.print_topic("model", "not saved: callbacks.checkpoints is off")
+        self.print_topic("next", *(command_line(name, as_argument(folder)) for name in names))
 
 
 def with_prefix(number: float, unit: str) -> str:
@@ -260,18 +266,21 @@ def with_prefix(number: float, unit: str) -> str:
     return f"{number:.1f} {prefix}{unit}"
 
 
-def watching(root: Path) -> str:
+def tensorboard_command(root: Path) -> str:
     """Return the command that shows a folder of runs in TensorBoard."""
     return shlex.join(["tensorboard", "--logdir", as_argument(root)])
 
 
-def resuming(run: "Run", typed: "Typed") -> str:
+def resume_command(run: "Run", typed: "Typed") -> str:
     """Return the command that resumes a run.
 
     It repeats --config-dir and the overrides that add the user's own callbacks and loggers, because gptmini does not
     build a class that only a stored configuration names.
     """
-    arguments = [as_override("resume", as_argument(run.folder)), *parts_of_users(typed.overrides)]
+    arguments = [
+        as_override("resume", as_argument(run.folder)),
+        *user_component_overrides(typed.overrides),
+    ]
     if typed.config_dir is not None:
         arguments += ["--config-dir", as_argument(Path(typed.config_dir))]
     return command_line("train", *arguments)
@@ -322,20 +331,20 @@ def open_announcer(
     announcer = Announcer(console_logger, typed, loggers)
     for logger in loggers:
         if isinstance(logger, MetricsLogger):
-            logger.on_error = lambda error: announcer.say(
+            logger.on_error = lambda error: announcer.print_topic(
                 "metrics", f"cannot write metrics.jsonl, points are lost: {error.strerror}"
             )
         if isinstance(logger, EventLogger):
-            logger.on_error = lambda error: announcer.say(
+            logger.on_error = lambda error: announcer.print_topic(
                 "events", f"cannot write events until the run is resumed: {error.strerror}"
             )
     return announcer
 
 
-def say_end(
+def print_end(
     announcer: Announcer,
     trainer: "Trainer",
-    ending: "Ending",
+    reason: "StopReason",
     module: "GPTModule",
     settings: Settings,
     run: "Run",
@@ -348,13 +357,13 @@ def say_end(
     """
     from gptmini.training import Samples
 
-    if ending.stopped_by is not None:
-        announcer.say_stop(ending, trainer.global_step, run)
+    if reason.stopped_by is not None:
+        announcer.print_stop(reason, trainer.global_step, run)
     else:
         checkpoints = checkpoints_of(settings)
         samples = next((part for part in settings.callbacks if isinstance(part, Samples)), None)
-        announcer.say_done(trainer, run, n_steps=trainer.global_step - run.step, seconds=seconds)
-        announcer.say_results(
+        announcer.print_done(trainer, run, n_steps=trainer.global_step - run.step, seconds=seconds)
+        announcer.print_results(
             module,
             best=None if checkpoints is None else checkpoints.best,
             keeps_best=checkpoints is not None,
@@ -362,7 +371,7 @@ def say_end(
             folder=run.folder,
         )
 
-    if ending.saved and settings.trainer.requeue:
+    if reason.saved and settings.trainer.requeue:
         from gptmini.training.devices.requeueing import requeue
 
-        announcer.say("requeue", requeue(ending.stopped_by))
+        announcer.print_topic("requeue", requeue(reason.stopped_by))

@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gptmini.configuration.building import check_model, text_settings
-from gptmini.configuration.keys import asks_for
+from gptmini.configuration.keys import is_requested
 from gptmini.configuration.overrides import Typed
 from gptmini.job.tokens import open_tokens
 from gptmini.key_table import keys_with
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 ENOUGH = 50_000_000
 
 
-class Dialled(NamedTuple):
+class BudgetChoice(NamedTuple):
     """The values chosen for a run, and its tokens."""
 
     changes: Mapping[str, Any]  # values by dotted key, for build_settings
@@ -36,7 +36,7 @@ class Dialled(NamedTuple):
     lines: Sequence[str]  # for the user: the chosen values and the reason
 
 
-class Dial:
+class BudgetChooser:
     """The choice of all settings of a new run that budget= leaves open.
 
     Args:
@@ -62,7 +62,7 @@ class Dial:
         self.watcher = watcher
         self.deadline = began + (settings.root.seconds or 0.0) - AROUND
 
-    def choose(self) -> Dialled:
+    def choose(self) -> BudgetChoice:
         """Choose the vocabulary and the sizes, open the tokens, then choose the steps.
 
         Raises UserError if the text cannot be read, or if the time runs out before training starts. Raises
@@ -96,7 +96,7 @@ class Dial:
         if not candidates:
             candidates = self._choose_sizes(lambda width: text)
         seconds_a_step = self._choose_steps(store, text)
-        return Dialled(
+        return BudgetChoice(
             changes=self.changes,
             store=store,
             prepared_now=prepared_now,
@@ -195,7 +195,7 @@ class Dial:
         of_source = self.settings.root.init_from is not None and key.startswith(
             ("model.", "tokenizer.")
         )
-        return not of_source and not asks_for(key, self.typed)
+        return not of_source and not is_requested(key, self.typed)
 
     def _apply(self, changes: Mapping[str, Any]) -> None:
         """Apply chosen values to the settings; skip keys that are not open."""

@@ -6,14 +6,14 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from gptmini.job.loggers import finish
-from gptmini.job.result import end_of
+from gptmini.job.result import final_status
 from gptmini.training.settings import Settings
 
 if TYPE_CHECKING:
     from gptmini.runs import Run
     from gptmini.training import GPTModule, TokenDataModule
     from gptmini.training.devices.ranks import Ranks
-    from gptmini.training.stopping import Ending
+    from gptmini.training.stopping import StopReason
     from gptmini.training.trainer import Logger, Trainer
 
 
@@ -26,7 +26,7 @@ def fit(
     loggers: "Sequence[Logger]",
     *,
     began: float,
-) -> "tuple[Trainer, Ending]":
+) -> "tuple[Trainer, StopReason]":
     """Train until the last step, or until a signal, the time limit or a callback ends the run.
 
     Args:
@@ -38,7 +38,7 @@ def fit(
         loggers: the loggers of the run; on the first rank, the console is one of them.
         began: start of the command, in seconds of time.monotonic. The time limit counts from it.
     """
-    from gptmini.runs import RunState, write_state
+    from gptmini.runs import RunStatus, write_status
     from gptmini.training import Stopping, build_trainer
 
     seconds_left = settings.trainer.max_seconds
@@ -56,16 +56,16 @@ def fit(
     )
     ranks.join(settings.hardware.device, seconds=settings.trainer.timeout, folder=run.folder)
     try:
-        ending = stopping.fit_until_stopped(trainer, module, data)
-        ranks.leave_together = ending.saved or ending.stopped_by is None
+        reason = stopping.fit_until_stopped(trainer, module, data)
+        ranks.leave_together = reason.saved or reason.stopped_by is None
     except Exception as error:
         if trainer.is_global_zero:
-            end = RunState(state="failed", step=trainer.global_step, by=type(error).__name__)
+            end = RunStatus(state="failed", step=trainer.global_step, by=type(error).__name__)
             with suppress(OSError):  # the error may be a full disk
-                write_state(run.folder, end)
+                write_status(run.folder, end)
         raise
     finally:
         finish(loggers)
     if trainer.is_global_zero:
-        write_state(run.folder, end_of(trainer, ending))
-    return trainer, ending
+        write_status(run.folder, final_status(trainer, reason))
+    return trainer, reason

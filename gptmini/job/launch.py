@@ -51,10 +51,10 @@ def start_ranks(settings: "TrainerSettings", folder: str | None, typed: "Typed")
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-    from gptmini.training.stopping import heeded_signals
+    from gptmini.training.stopping import stop_signals
 
     # The launcher replaces these signal handlers and does not restore them.
-    handlers = {number: signal.getsignal(number) for number in heeded_signals()}
+    handlers = {number: signal.getsignal(number) for number in stop_signals()}
     # Seconds between a signal to a rank and its kill. The launcher's default is too short to save a large model.
     os.environ.setdefault(SHUTDOWN_TIMEOUT, str(int(settings.timeout)))
 

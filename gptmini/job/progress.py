@@ -20,7 +20,7 @@ SETTLED = 1
 
 
 @contextmanager
-def watching(console: "Console", topic: str = "") -> "Iterator[Watcher]":
+def show_progress(console: "Console", topic: str = "") -> "Iterator[Watcher]":
     """Return a watcher that shows the progress of a preparation, and notes about the text, on a console.
 
     topic is the word before each note; if it is empty, a note starts its line.

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 from gptmini.training.settings import Settings
 
 if TYPE_CHECKING:
-    from gptmini.runs import Run, RunState
+    from gptmini.runs import Run, RunStatus
     from gptmini.training.callbacks.checkpoints import Best
-    from gptmini.training.stopping import Ending
+    from gptmini.training.stopping import StopReason
     from gptmini.training.trainer import Trainer
 
 
@@ -25,7 +25,7 @@ class TrainingResult:
 
 
 def result_of(
-    trainer: "Trainer", ending: "Ending", settings: Settings, run: "Run"
+    trainer: "Trainer", reason: "StopReason", settings: Settings, run: "Run"
 ) -> TrainingResult:
     """Return the result of a run that has ended."""
     checkpoints = checkpoints_of(settings)
@@ -33,24 +33,24 @@ def result_of(
         folder=run.folder,
         steps=trainer.global_step,
         best=None if checkpoints is None else checkpoints.best,
-        stopped_by=ending.stopped_by,
-        exit_code=ending.code,
+        stopped_by=reason.stopped_by,
+        exit_code=reason.code,
     )
 
 
-def end_of(trainer: "Trainer", ending: "Ending") -> "RunState":
+def final_status(trainer: "Trainer", reason: "StopReason") -> "RunStatus":
     """Return how a run without an error ended, for the file state in its folder."""
-    from gptmini.runs import RunState
+    from gptmini.runs import RunStatus
 
     step = trainer.global_step
-    if ending.stopped_by is not None:
-        return RunState(state="stopped", step=step, by=ending.stopped_by)
+    if reason.stopped_by is not None:
+        return RunStatus(state="stopped", step=step, by=reason.stopped_by)
     if step >= trainer.max_steps:
-        return RunState(state="done", step=step)
-    name, _ = ended_by(trainer)
+        return RunStatus(state="done", step=step)
+    name, _ = early_stop(trainer)
     if name == "Pruning":
-        return RunState(state="pruned", step=step)
-    return RunState(state="ended", step=step, by=name)
+        return RunStatus(state="pruned", step=step)
+    return RunStatus(state="ended", step=step, by=name)
 
 
 def checkpoints_of(settings: Settings) -> Any:
@@ -61,7 +61,7 @@ def checkpoints_of(settings: Settings) -> Any:
     return next(found, None)
 
 
-def ended_by(trainer: "Trainer") -> tuple[str, str]:
+def early_stop(trainer: "Trainer") -> tuple[str, str]:
     """Return the name and the reason of the callback that ended a run early, such as Lightning's EarlyStopping."""
     # Another class of Lightning sets this attribute, which the type checker cannot see.
     for callback in trainer.callbacks:  # pyrefly: ignore[missing-attribute]

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gptmini.configuration.overrides import key_of
-from gptmini.job.say import lines_of
+from gptmini.job.printing import print_topic
 from gptmini.report.tables import aligned
 from gptmini.sweep import SEED, Row, best_of, place_of, settings_of, write_csv
 
@@ -30,11 +30,11 @@ class Table:
             self._printed = rows
             keys = sweep.space.keys
             write_csv(sweep.folder / "table.csv", rows, keys)
-            tell("sweep", *table_of(rows, keys, by_bits=sweep.space.by_bits))
+            print_topic("sweep", *table_of(rows, keys, by_bits=sweep.space.by_bits))
         return rows
 
 
-def say_ending(sweep: "Sweep", rows: Sequence[Row], config_dir: str | None) -> None:
+def print_ending(sweep: "Sweep", rows: Sequence[Row], config_dir: str | None) -> None:
     """Print the best trial, the command that trains it, and the number of failed and given-up trials."""
     best = best_of(rows, by_bits=sweep.space.by_bits)
     if best is not None:
@@ -45,30 +45,24 @@ def say_ending(sweep: "Sweep", rows: Sequence[Row], config_dir: str | None) -> N
             texts = settings_of(rows, by_bits=sweep.space.by_bits)[0].texts
             values = " ".join(f"{key}={text}" for key, text in texts.items())
             lowest = f"{values} has the lowest mean over its seeds"
-            tell("setting", lowest if values else "only the seed varies")
+            print_topic("setting", lowest if values else "only the seed varies")
         figures = [f"val loss {best.loss:.4f}", f"{best.bits_per_byte:.4f} bits per byte"]
         if sweep.space.by_bits:
             figures.reverse()
-        tell("best", f"{', '.join(figures)}, step {best.step}: {trial}")
+        print_topic("best", f"{', '.join(figures)}, step {best.step}: {trial}")
         # With the name of the sweep, the new run would be put among the sweep's runs.
         overrides = [line for line in sweep.space.overrides(texts) if key_of(line) != "name"]
-        tell("train", shlex.join(["gptmini", "train", *overrides, *own_folder(config_dir)]))
+        print_topic("train", shlex.join(["gptmini", "train", *overrides, *own_folder(config_dir)]))
 
     n_failed = len([row for row in rows if row.state == "failed"])
     if n_failed:
-        tell(
+        print_topic(
             "failed",
             f"{n_failed} of {len(rows)}; failed trials are not retried; name=OTHER starts a new sweep",
         )
     n_given_up = len([row for row in rows if row.state == "waiting" and row.reason])
     if n_given_up:
-        tell("gave up", f"{n_given_up} of {len(rows)}; run the same command to retry them")
-
-
-def tell(topic: str, *texts: str) -> None:
-    """Print a topic with texts, as say does, in one write, so that the lines of different threads do not mix."""
-    lines = lines_of(topic, *texts)
-    print("".join(f"{line.rstrip()}\n" for line in lines), end="", flush=True)
+        print_topic("gave up", f"{n_given_up} of {len(rows)}; run the same command to retry them")
 
 
 def own_folder(config_dir: str | None) -> list[str]:

@@ -12,16 +12,17 @@ from typing import TYPE_CHECKING, Any
 from gptmini.configuration.building import build_settings
 from gptmini.configuration.compose import compose
 from gptmini.configuration.stored import resolved
-from gptmini.job.sweep_table import Table, own_folder, say_ending, tell
+from gptmini.job.printing import print_topic
+from gptmini.job.sweep_table import Table, own_folder, print_ending
 from gptmini.job.tokens import open_tokens
 from gptmini.key_table import keys_with
 from gptmini.sweep import Space, SweepSettings
 from gptmini.untrusted import nodes
 from gptmini.user_error import UserError
-from gptmini.world import usable_processors
+from gptmini.world import cpu_cores
 
 if TYPE_CHECKING:
-    from gptmini.sweep.worker import SweepEnd, Worker
+    from gptmini.sweep.worker import SweepStop, Worker
 
 
 # The command that trains a run, without its overrides. -P keeps Python from importing from the working directory.
@@ -98,7 +99,7 @@ def check_and_prepare(space: Space, config_dir: str | None) -> Checked:
         parts.append((settings, typed))
 
     settings, typed = parts[0]
-    watcher = Watcher(on_note=lambda note: tell("data", note))
+    watcher = Watcher(on_note=lambda note: print_topic("data", note))
     store, _ = open_tokens(settings, typed, watcher=watcher)
     return Checked(
         tree=settings.plain,
@@ -120,21 +121,21 @@ def train_all(
 ) -> int:
     """Train the trials of a checked sweep that are not done; return the exit code."""
     from gptmini.sweep.study import Sweep
-    from gptmini.sweep.worker import SweepEnd, Worker
+    from gptmini.sweep.worker import SweepStop, Worker
 
     folder = Path(checked.tree["runs_dir"]).expanduser() / checked.tree["name"]
     folder.mkdir(parents=True, exist_ok=True)
     sweep = Sweep(folder, space, settings)
     sweep.describe(_description(space, settings, sampler, checked))
 
-    stopping = SweepEnd()
+    stopping = SweepStop()
     table = Table()
     workers = [
         Worker(
             # One per thread, because Optuna's lock and the journal's could deadlock.
             sweep=Sweep(folder, space, settings),
             stopping=stopping,
-            say=tell,
+            print_topic=print_topic,
             on_end=table.show,
             extra=[*_own_overrides(settings, checked, n_workers), *own_folder(config_dir)],
             variables=_gpus_of(place + n_workers * task.on_machine, checked),
@@ -144,20 +145,22 @@ def train_all(
     ]
 
     keys = ", ".join(space.keys)
-    tell("sweep", f"{folder}: {sweep.n_trials} trials ({sampler} over {keys}), {n_workers} at once")
+    print_topic(
+        "sweep", f"{folder}: {sweep.n_trials} trials ({sampler} over {keys}), {n_workers} at once"
+    )
     with stopping.listening():
         _work(workers, stopping)
         received = stopping.signal
     rows = table.show(sweep)
     # Only the first srun task prints the result.
     if task.number == 0:
-        say_ending(sweep, rows, config_dir)
+        print_ending(sweep, rows, config_dir)
     if received:
         return 128 + received
     return 0 if sweep.is_whole() else UNFINISHED
 
 
-def _work(workers: Sequence["Worker"], stopping: "SweepEnd") -> None:
+def _work(workers: Sequence["Worker"], stopping: "SweepStop") -> None:
     """Run each worker in a thread until all have ended, a signal arrives, or a worker raises an error."""
     with ThreadPoolExecutor(len(workers)) as pool:
         futures = [pool.submit(worker.work) for worker in workers]
@@ -167,7 +170,7 @@ def _work(workers: Sequence["Worker"], stopping: "SweepEnd") -> None:
             if any(future.exception() for future in done):
                 stopping.ask(signal.SIGTERM)
         if left:
-            tell("stopped", "saving the runs; run the same command to resume the sweep")
+            print_topic("stopped", "saving the runs; run the same command to resume the sweep")
     for future in futures:
         future.result()
 
@@ -209,7 +212,7 @@ def _own_overrides(settings: SweepSettings, checked: Checked, n_workers: int) ->
     if settings.pruner is not None:
         overrides.append("+callbacks.pruning._target_=gptmini.training.Pruning")
     if n_workers > 1 and checked.tree["trainer"]["threads"] is None:
-        overrides.append(f"trainer.threads={max(1, usable_processors() // n_workers)}")
+        overrides.append(f"trainer.threads={max(1, cpu_cores() // n_workers)}")
     return overrides
 
 

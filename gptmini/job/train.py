@@ -11,12 +11,12 @@ from gptmini.configuration.compose import Composed
 from gptmini.configuration.messages import advising_on_memory
 from gptmini.configuration.overrides import Typed
 from gptmini.configuration.stored import resolved
-from gptmini.job.announcer import make_console, open_announcer, say_end
-from gptmini.job.budget import Dial
+from gptmini.job.announcer import make_console, open_announcer, print_end
+from gptmini.job.budget import BudgetChooser
 from gptmini.job.fit import fit
 from gptmini.job.launch import start_ranks
 from gptmini.job.loggers import build_loggers, log_setup
-from gptmini.job.progress import watching
+from gptmini.job.progress import show_progress
 from gptmini.job.result import TrainingResult, checkpoints_of, result_of
 from gptmini.job.tokens import open_tokens
 from gptmini.process import mute, started
@@ -63,8 +63,8 @@ def train(composed: Composed) -> TrainingResult | None:
         with place as run:
             max_steps = settings.trainer.max_steps
             if run.is_complete(max_steps, asked_to_go_on=resume_given):
-                ranks.tell(None)
-                return _say_complete(run, settings)
+                ranks.broadcast(None)
+                return _print_complete(run, settings)
             return _train(ranks, run, settings, typed, began=began)
 
 
@@ -77,10 +77,10 @@ def _train(
     loggers = build_loggers(settings, run)
     console = make_console(settings.root.console)
     chosen: Sequence[str] = ()
-    with watching(console, topic="data") as watcher:
+    with show_progress(console, topic="data") as watcher:
         if settings.root.budget is not None and settings.root.resume is None:
-            dialled = Dial(settings, typed, watcher, began=began).choose()
-            changes, store, prepared_now, chosen = dialled
+            choice = BudgetChooser(settings, typed, watcher, began=began).choose()
+            changes, store, prepared_now, chosen = choice
             settings = build_settings(settings.plain, changes)
         else:
             store, prepared_now = open_tokens(settings, typed, run.state, watcher=watcher)
@@ -90,18 +90,18 @@ def _train(
     trainer_keys = settings.plain["trainer"] | {"batch_size": module.settings.batch_size}
     settings = replace(settings, plain={**settings.plain, "trainer": trainer_keys})
     run.begin(as_yaml(settings.stored), typed.in_all_starts())
-    ranks.tell(plan_of(run, settings, store))
+    ranks.broadcast(plan_of(run, settings, store))
 
     announcer = open_announcer(console, run, settings, loggers, typed)
     if chosen:
-        announcer.say("budget", *chosen)
+        announcer.print_topic("budget", *chosen)
     log_setup(loggers, settings, module, run)
-    announcer.say_start(run, module, settings, prepared_now=prepared_now)
+    announcer.print_start(run, module, settings, prepared_now=prepared_now)
     loggers = [*loggers, announcer.console]
-    trainer, ending = fit(ranks, settings, module, data, run, loggers, began=began)
-    say_end(announcer, trainer, ending, module, settings, run, seconds=time.monotonic() - began)
-    ending.pass_on()
-    return result_of(trainer, ending, settings, run)
+    trainer, reason = fit(ranks, settings, module, data, run, loggers, began=began)
+    print_end(announcer, trainer, reason, module, settings, run, seconds=time.monotonic() - began)
+    reason.pass_on()
+    return result_of(trainer, reason, settings, run)
 
 
 def plan_of(run: "Run", settings: Settings, store: "TokenStore") -> dict[str, Any]:
@@ -131,7 +131,7 @@ def follow() -> TrainingResult | None:
     from gptmini.training.devices.ranks import Ranks
 
     with Ranks(this_world()) as ranks:
-        plan = ranks.hear()
+        plan = ranks.receive()
         mute(False)
         if plan is None:
             return None
@@ -146,8 +146,8 @@ def follow() -> TrainingResult | None:
         run = Run(Path(plan["folder"]), None, resumed=plan["resumed"], state=state)
         module, data = assemble(settings, TokenStore(Path(plan["tokens"])), state)
         loggers = build_loggers(settings, run)
-        trainer, ending = fit(ranks, settings, module, data, run, loggers, began=began)
-        return result_of(trainer, ending, settings, run)
+        trainer, reason = fit(ranks, settings, module, data, run, loggers, began=began)
+        return result_of(trainer, reason, settings, run)
 
 
 def prepare_process(settings: Settings) -> None:
@@ -160,9 +160,9 @@ def prepare_process(settings: Settings) -> None:
     use_threads(settings.trainer.threads, n_processes=settings.trainer.devices_here)
 
 
-def _say_complete(run: "Run", settings: Settings) -> TrainingResult:
+def _print_complete(run: "Run", settings: Settings) -> TrainingResult:
     """Print that a run has nothing left to train, and return its result."""
-    from gptmini.job.say import as_argument, command_line, say
+    from gptmini.job.printing import as_argument, command_line, print_topic
     from gptmini.training.assembling import restore_callbacks
 
     assert run.state is not None
@@ -172,9 +172,9 @@ def _say_complete(run: "Run", settings: Settings) -> TrainingResult:
         ended = (
             "is complete" if run.end is None or run.end.by is None else f"was ended by {run.end.by}"
         )
-        say(
+        print_topic(
             "done", f"{run.folder} {ended} at step {run.step}; to continue, raise trainer.max_steps"
         )
-        say("next", command_line("sample", as_argument(run.folder)))
+        print_topic("next", command_line("sample", as_argument(run.folder)))
     best = None if checkpoints is None else checkpoints.best
     return TrainingResult(folder=run.folder, steps=run.step, best=best)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gptmini.key_table import keys_with
-from gptmini.runs import is_trained, read_config, read_lines, read_state
+from gptmini.runs import is_trained, read_config, read_lines, read_status
 from gptmini.runs.metrics import STEP
 
 
@@ -42,7 +42,7 @@ def _overview_of(folder: Path) -> Overview:
     finite = [pair for pair in validations if math.isfinite(pair[0])]
     loss, bits_per_byte = min(finite, default=(None, None))
 
-    stored = read_state(folder)
+    stored = read_status(folder)
     step = None if stored is None else stored.step
     by = None
     if is_trained(folder):

@@ -11,12 +11,12 @@ from gptmini.runs.find import (
 from gptmini.runs.metrics import curves_of, read_lines
 from gptmini.runs.resume import find_training_state
 from gptmini.runs.run import Run, open_run
-from gptmini.runs.run_folder import is_run, is_trained, locked, read_config, seen_from_here
-from gptmini.runs.state import RunState, read_state, write_state
+from gptmini.runs.run_folder import is_run, is_trained, locked, read_config, relative_to_cwd
+from gptmini.runs.status import RunStatus, read_status, write_status
 
 __all__ = [
     "Run",
-    "RunState",
+    "RunStatus",
     "curves_of",
     "every_run",
     "find_checkpoint",
@@ -31,7 +31,7 @@ __all__ = [
     "open_run",
     "read_config",
     "read_lines",
-    "read_state",
-    "seen_from_here",
-    "write_state",
+    "read_status",
+    "relative_to_cwd",
+    "write_status",
 ]

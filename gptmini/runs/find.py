@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from gptmini.runs.run_folder import identity_of, seen_from_here
+from gptmini.runs.run_folder import identity_of, relative_to_cwd
 from gptmini.user_error import UserError
 
 # A run's checkpoint files, without .ckpt. Other files in the same folder, set aside or put there by a user, are read
@@ -53,7 +53,7 @@ def named_run(path: str | Path, *, saved: bool = False) -> Path:
 
 
 def find_run(path: str | Path) -> Path:
-    """Return the folder of the run that a path belongs to, as seen_from_here returns it.
+    """Return the folder of the run that a path belongs to, as relative_to_cwd returns it.
 
     Args:
         path: a run folder, a folder of runs, root/latest, or a .ckpt file of a run.
@@ -68,7 +68,7 @@ def find_run(path: str | Path) -> Path:
         folder = path.resolve().parent.parent
     if not (folder / "config.yaml").is_file():
         raise UserError(f"{path} does not belong to a run: {folder / 'config.yaml'} is missing")
-    return seen_from_here(folder)
+    return relative_to_cwd(folder)
 
 
 def find_runs(path: str | Path) -> list[Path]:
@@ -79,7 +79,7 @@ def find_runs(path: str | Path) -> list[Path]:
     path = Path(path).expanduser()
     if named_run(path) == path:
         return [find_run(path)]
-    return [seen_from_here(run) for run in _runs(path, "*/config.yaml")]
+    return [relative_to_cwd(run) for run in _runs(path, "*/config.yaml")]
 
 
 def every_run(folder: str | Path) -> list[Path]:

@@ -41,7 +41,7 @@ def find_training_state(path: Path) -> "tuple[TrainingState | None, list[str]]":
     return None, []
 
 
-def adopt(path: Path, step: int, folder: Path) -> list[Path]:
+def make_latest(path: Path, step: int, folder: Path) -> list[Path]:
     """Make a checkpoint the latest checkpoint of its run: rename later and damaged checkpoints.
 
     If the run is killed before its next save, it resumes from the same checkpoint again. A file that is not one of
@@ -81,7 +81,7 @@ def _set_aside_if_later(file: Path, step: int) -> list[Path]:
     return [file.replace(file.with_name(f"set-aside-{file.stem}-{own_step}.ckpt"))]
 
 
-def remove_left_overs(folder: Path) -> None:
+def remove_leftovers(folder: Path) -> None:
     """Remove the temporary files of a killed process from a locked run folder.
 
     Keep the temporary file of a report: a report takes no lock, so another process may be writing it.

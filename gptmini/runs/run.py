@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TextIO
 
 from gptmini.runs.find import find_run, named_run
 from gptmini.runs.metrics import Line, dropping_later_lines
-from gptmini.runs.resume import adopt, find_training_state, remove_left_overs
+from gptmini.runs.resume import find_training_state, make_latest, remove_leftovers
 from gptmini.runs.run_folder import (
     check_latest,
     identity_of,
@@ -18,7 +18,7 @@ from gptmini.runs.run_folder import (
     root_of,
     write_config,
 )
-from gptmini.runs.state import RunState, read_state, write_state
+from gptmini.runs.status import RunStatus, read_status, write_status
 from gptmini.untrusted import check_plain_folder
 
 if TYPE_CHECKING:  # importing torch takes seconds, and finding a run needs no torch
@@ -51,7 +51,7 @@ class Run:
         self.state = state
         self.notes = list(notes)
         self.identity = identity_of(folder)
-        self.end: RunState | None = None  # the state file of the run's previous start
+        self.end: RunStatus | None = None  # the state file of the run's previous start
         self.lines: list[Line] = []  # of metrics.jsonl, up to the step
         self.overrides: Sequence[str] = ()  # of all starts of this run, KEY=VALUE each
         self.log: TextIO | None = None  # train.log, which begin() opens
@@ -86,13 +86,13 @@ class Run:
             overrides: the overrides of all starts of the run, KEY=VALUE each.
         """
         if self.resumed:
-            remove_left_overs(self.folder)
+            remove_leftovers(self.folder)
             self._take_back()
 
         # Write the configuration first: a run without it cannot be resumed, and latest must not point to such a run.
         self.overrides = overrides
         write_config(config, self.folder, overrides, self.identity)
-        write_state(self.folder, RunState(state="running", step=self.step))
+        write_status(self.folder, RunStatus(state="running", step=self.step))
         if self.root is not None:
             link_latest(self.root, self.folder)
         self.log = (self.folder / "train.log").open("a", encoding="utf-8")
@@ -112,7 +112,7 @@ class Run:
         aside: list[Path] = []
         with dropping_later_lines(self.folder, newest, validated=validated) as self.lines:
             if self.state is not None:
-                aside = adopt(self.state.path, self.step, self.folder)
+                aside = make_latest(self.state.path, self.step, self.folder)
         for file in aside:
             self.notes.append(f"renamed a later or damaged checkpoint to {file}")
 
@@ -145,7 +145,7 @@ def open_run(
     if old is None and folder is not None and is_run(Path(folder).expanduser()):
         old = folder
     if old is not None:
-        with _open_old(Path(old), runs_dir) as run:
+        with _open_existing(Path(old), runs_dir) as run:
             yield run
         return
 
@@ -163,7 +163,7 @@ def open_run(
 
 
 @contextmanager
-def _open_old(path: Path, runs_dir: str) -> Iterator[Run]:
+def _open_existing(path: Path, runs_dir: str) -> Iterator[Run]:
     """Lock the folder of a run to resume, so that no other process writes a later checkpoint.
 
     Args:
@@ -177,5 +177,5 @@ def _open_old(path: Path, runs_dir: str) -> Iterator[Run]:
         state, notes = find_training_state(folder if named.is_dir() else named.resolve())
         root = root_of(folder, runs_dir)
         with closing(Run(folder, root, resumed=True, state=state, notes=notes)) as run:
-            run.end = read_state(folder)
+            run.end = read_status(folder)
             yield run

@@ -270,14 +270,14 @@ def root_of(folder: Path, runs_dir: str) -> Path | None:
     root = Path(runs_dir).expanduser()
     folder = folder.absolute()
     if folder.is_relative_to(root.absolute()):
-        return seen_from_here(root)
+        return relative_to_cwd(root)
     for around in (folder.parent, folder.parent.parent):
         if (around / "latest" / "config.yaml").is_symlink():
-            return seen_from_here(around)
+            return relative_to_cwd(around)
     return None
 
 
-def seen_from_here(path: Path) -> Path:
+def relative_to_cwd(path: Path) -> Path:
     """Return a path relative to the working directory if it is inside that directory; otherwise absolute."""
     here = Path.cwd()
     path = path.absolute()

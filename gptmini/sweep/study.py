@@ -33,7 +33,7 @@ STATES = {TrialState.COMPLETE: DONE, TrialState.PRUNED: "pruned", TrialState.FAI
 
 
 @dataclass(frozen=True)
-class Taken:
+class ClaimedTrial:
     """A trial that this worker has locked, until release or until both the worker and the trial's run are gone."""
 
     number: int
@@ -85,7 +85,7 @@ class Sweep(Journal):
                     f"the sweep in {self.folder} has {key}={was}, got {now}; name=OTHER starts a new sweep"
                 )
 
-    def take(self) -> Taken | None:
+    def take(self) -> ClaimedTrial | None:
         """Lock and return an interrupted trial, otherwise a new trial; return None if there is neither now."""
         with self.lock:
             trials = self.trials()
@@ -94,7 +94,7 @@ class Sweep(Journal):
                     lock = self._lock_trial(trial.number)
                     if lock is not None:
                         self.note(trial.number, **{REASON: None})
-                        return Taken(trial.number, self.texts_of(trial), lock)
+                        return ClaimedTrial(trial.number, self.texts_of(trial), lock)
 
             if len(trials) >= self.n_trials:
                 return None
@@ -104,7 +104,7 @@ class Sweep(Journal):
                 return None
             self.study.add_trial(self._new_trial(len(trials)))
             trial = self.trials()[-1]
-            return Taken(trial.number, self.texts_of(trial), lock)
+            return ClaimedTrial(trial.number, self.texts_of(trial), lock)
 
     def is_over(self) -> bool:
         """Return whether every trial has ended or was given up."""

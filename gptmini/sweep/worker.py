@@ -14,7 +14,7 @@ from typing import Any
 
 from gptmini.checkpoint.file import read_checkpoint
 from gptmini.sweep.journal import BEST, PRUNED_AT, SECONDS
-from gptmini.sweep.study import Sweep, Taken
+from gptmini.sweep.study import ClaimedTrial, Sweep
 from gptmini.user_error import UserError
 
 MISTAKE = 2  # exit code of a run with a user error; a retry would fail again
@@ -24,7 +24,7 @@ SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2")
 LONGEST_REASON = 300  # characters
 
 
-class SweepEnd:
+class SweepStop:
     """The request to end a sweep: the first signal is passed on to its runs, a second one ends the sweep at once."""
 
     def __init__(self) -> None:
@@ -95,8 +95,8 @@ class Worker:
     """
 
     sweep: Sweep
-    stopping: SweepEnd
-    say: Callable[[str, str], None]  # prints a topic and a text
+    stopping: SweepStop
+    print_topic: Callable[[str, str], None]  # prints a topic and a text
     on_end: Callable[[Sweep], object]  # called when a trial has ended or was given up
     command: Sequence[str]  # the command that trains a run, without overrides
     extra: Sequence[str] = ()  # overrides that this worker adds to each run
@@ -116,12 +116,12 @@ class Worker:
             else:
                 time.sleep(POLL)
 
-    def _train(self, trial: Taken) -> None:
+    def _train(self, trial: ClaimedTrial) -> None:
         """Train a trial until its run has ended, or has been killed too often."""
         number = trial.number
         values = " ".join(f"{key}={text}" for key, text in trial.texts.items())
         resumed = " (resumed)" if self.sweep.run_of(number).exists() else ""
-        self.say("started", f"trial {number}: {values}{resumed}")
+        self.print_topic("started", f"trial {number}: {values}{resumed}")
 
         retries = self.sweep.settings.retries
         reason = ""
@@ -141,14 +141,14 @@ class Worker:
                 self._fail(number, reason)
                 return
             if attempt < retries:
-                self.say("again", f"retrying trial {number}: {reason}")
+                self.print_topic("again", f"retrying trial {number}: {reason}")
 
         reason = f"{reason} (attempts: {retries + 1})"
         self.sweep.give_up(number, reason)
-        self.say("gave up", f"trial {number}: {reason}")
+        self.print_topic("gave up", f"trial {number}: {reason}")
         self.on_end(self.sweep)
 
-    def _run(self, trial: Taken) -> int:
+    def _run(self, trial: ClaimedTrial) -> int:
         """Train a trial's run in another process; return the exit code, negative if a signal killed it."""
         run = self.sweep.run_of(trial.number)
         output = self._output_of(trial.number)
@@ -181,7 +181,7 @@ class Worker:
         self.sweep.note(number, **{BEST: best, SECONDS: seconds})
         if is_pruned:
             self.sweep.prune(number)
-            self.say("pruned", f"trial {number}")
+            self.print_topic("pruned", f"trial {number}")
         elif best is None:
             self._fail(number, "no validation loss was finite")
             return
@@ -191,7 +191,7 @@ class Worker:
 
     def _fail(self, number: int, reason: str) -> None:
         self.sweep.fail(number, reason)
-        self.say("failed", f"trial {number}: {reason}")
+        self.print_topic("failed", f"trial {number}: {reason}")
         self.on_end(self.sweep)
 
     def _is_pruned(self, number: int) -> bool:

@@ -23,6 +23,6 @@ from gptmini.tokenizer.tokenizer import END_OF_TEXT as END_OF_TEXT
 from gptmini.tokenizer.tokenizer import REPLACEMENT as REPLACEMENT
 from gptmini.tokenizer.tokenizer import Document as Document
 from gptmini.tokenizer.tokenizer import Tokenizer as Tokenizer
-from gptmini.tokenizer.tokenizer import before_documents as before_documents
-from gptmini.tokenizer.tokenizer import beginning_of as beginning_of
-from gptmini.tokenizer.tokenizer import without_beginning as without_beginning
+from gptmini.tokenizer.tokenizer import bos_id_of as bos_id_of
+from gptmini.tokenizer.tokenizer import document_prefix as document_prefix
+from gptmini.tokenizer.tokenizer import without_prefix as without_prefix

@@ -14,7 +14,7 @@ from gptmini.settings import STRICT
 from gptmini.tokenizer.byte_pairs import byte, gpt2
 from gptmini.tokenizer.characters import character
 from gptmini.tokenizer.learning import VocabSize, bpe
-from gptmini.tokenizer.tokenizer import Tokenizer, before_documents
+from gptmini.tokenizer.tokenizer import Tokenizer, document_prefix
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -65,7 +65,7 @@ def ready(tokenizer: Tokenizer, *, name: str, sha256: str) -> partial:
 
     If ids precede each document, they are a keyword argument too, because earlier versions did not write them.
     """
-    before = before_documents(tokenizer)
+    before = document_prefix(tokenizer)
     keywords = {"sha256": sha256} | ({"before": before} if before else {})
 
     def build(documents: Iterable, **keywords: object) -> Tokenizer:

@@ -24,8 +24,8 @@ class BytePairTokenizer:
     """A tiktoken encoding: a pattern splits text into pieces, and bytes are merged by rank within a piece."""
 
     kind = "byte_pair"
-    before: Sequence[int] = ()
-    beginning: int | None = None
+    prefix_ids: Sequence[int] = ()
+    bos_id: int | None = None
     more_ends: Sequence[int] = ()
 
     def __init__(self, pattern: str, ranks: list[bytes]) -> None:

@@ -13,8 +13,8 @@ class CharTokenizer:
     """One id per character, in code-point order; the next id is end-of-text, if documents need one."""
 
     kind = "char"
-    before: Sequence[int] = ()
-    beginning: int | None = None
+    prefix_ids: Sequence[int] = ()
+    bos_id: int | None = None
     more_ends: Sequence[int] = ()
 
     def __init__(self, characters: str, *, end_of_text: bool) -> None:

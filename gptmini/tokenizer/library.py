@@ -78,10 +78,10 @@ class LibraryTokenizer:
         self.more_ends = more_ends
         self.chat = chat
         with library_errors("the tokenizer cannot encode text"):
-            self.before: Sequence[int] = self._ids_before_a_text()
+            self.prefix_ids: Sequence[int] = self._ids_before_a_text()
         self.bos_token = bos_token if chat is None else chat.get("bos_token")
         named = None if self.bos_token is None else self._id_of(self.bos_token)
-        self.beginning: int | None = None if self.before or named == end_of_text else named
+        self.bos_id: int | None = None if self.prefix_ids or named == end_of_text else named
         self._bytes_of = _bytes_of_ids(self._tokenizer, tree)
         ids = [*self._bytes_of, *more_ends, *([] if end_of_text is None else [end_of_text])]
         if max(ids, default=0) >= n_vocab:
@@ -152,7 +152,7 @@ class LibraryTokenizer:
         """
         lengths = np.zeros(self.n_vocab, dtype=np.int64)
         for i, token in self._bytes_of.items():
-            lengths[i] = 0 if i == self.end_of_text or i in self.before else len(token)
+            lengths[i] = 0 if i == self.end_of_text or i in self.prefix_ids else len(token)
         return lengths
 
     def _id_of(self, token: str) -> int | None:
@@ -183,7 +183,7 @@ class LibraryTokenizer:
         if self.chat is not None:
             return state | {"chat": self.chat}
         # Add bos_token only if no other key has it, because the digest of these keys identifies prepared texts.
-        return state if self.beginning is None else state | {"bos_token": self.bos_token}
+        return state if self.bos_id is None else state | {"bos_token": self.bos_token}
 
 
 def check_settings(tree: dict) -> None:

@@ -24,9 +24,9 @@ class Tokenizer(Protocol):
     kind: str  # the class that from_dict rebuilds
     n_vocab: int  # number of ids, including end-of-text
     end_of_text: int | None  # id that separates documents; None if the tokenizer has no such id
-    before: Sequence[int]  # ids that a model expects before a text
-    # Id of bos_token, which other programs put before a text to score; None if `before` or end_of_text already has it.
-    beginning: int | None
+    prefix_ids: Sequence[int]  # ids that a model expects before a text
+    # Id of bos_token, which other programs put before a text to score; None if prefix_ids or end_of_text already has it.
+    bos_id: int | None
     # More ids at which a sample ends, such as the id after an answer of a chat model.
     more_ends: Sequence[int]
 
@@ -51,25 +51,25 @@ class Tokenizer(Protocol):
         ...
 
 
-def beginning_of(tokenizer: Tokenizer) -> int | None:
+def bos_id_of(tokenizer: Tokenizer) -> int | None:
     """Return the beginning-of-sequence id (BOS) for other programs; end-of-text if the tokenizer has no BOS."""
-    if tokenizer.before:
-        return tokenizer.before[0]
-    return tokenizer.end_of_text if tokenizer.beginning is None else tokenizer.beginning
+    if tokenizer.prefix_ids:
+        return tokenizer.prefix_ids[0]
+    return tokenizer.end_of_text if tokenizer.bos_id is None else tokenizer.bos_id
 
 
-def before_documents(tokenizer: Tokenizer) -> list[int]:
+def document_prefix(tokenizer: Tokenizer) -> list[int]:
     """Return the ids before each prepared document.
 
     The list is empty if the only id before a text is end-of-text, because end-of-text already separates documents.
     """
-    before = list(tokenizer.before)
-    return [] if before == [tokenizer.end_of_text] else before
+    prefix = list(tokenizer.prefix_ids)
+    return [] if prefix == [tokenizer.end_of_text] else prefix
 
 
-def without_beginning(tokenizer: Tokenizer, ids: np.ndarray) -> np.ndarray:
+def without_prefix(tokenizer: Tokenizer, ids: np.ndarray) -> np.ndarray:
     """Return the ids of a document, (n,), without the ids that preparation or a chat template put before its text."""
-    before = list(tokenizer.before)
-    if before and ids[: len(before)].tolist() == before:
-        return ids[len(before) :]
-    return ids[1:] if len(ids) and ids[0] == beginning_of(tokenizer) else ids
+    prefix = list(tokenizer.prefix_ids)
+    if prefix and ids[: len(prefix)].tolist() == prefix:
+        return ids[len(prefix) :]
+    return ids[1:] if len(ids) and ids[0] == bos_id_of(tokenizer) else ids

@@ -6,7 +6,7 @@ Names of this package load on first use, so gptmini can check settings without i
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from gptmini.training.torchmetrics_later import import_later
+from gptmini.training.lazy_torchmetrics import defer_torchmetrics
 
 if TYPE_CHECKING:
     from gptmini.training.callbacks.checkpoints import RunCheckpoints
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from gptmini.training.trainer import build_trainer
     from gptmini.training.trainer_settings import TrainerSettings
 
-import_later()  # before any file of this package imports Lightning
+defer_torchmetrics()  # before any file of this package imports Lightning
 
 _HOMES = {
     "ConsoleLogger": "gptmini.training.loggers.console",

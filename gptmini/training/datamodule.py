@@ -16,7 +16,7 @@ from gptmini.data.batches import (
     validation_windows,
 )
 from gptmini.data.store import TokenStore
-from gptmini.training.prefetch import batches_ahead
+from gptmini.training.prefetch import prefetch_batches
 from gptmini.training.trainer_settings import TrainerSettings, micro_steps
 from gptmini.user_error import UserError
 
@@ -118,7 +118,7 @@ class TokenDataModule(L.LightningDataModule):
             """Write the windows of a micro-batch into an array (B, T + 1)."""
             windows[:] = windows_of(number)
 
-        return batches_ahead(cut, (self.batch_size, self.context_length + 1), device)
+        return prefetch_batches(cut, (self.batch_size, self.context_length + 1), device)
 
     def _validation_batches(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield this rank's validation batches."""

@@ -35,8 +35,8 @@ from gptmini.optim import leave_out, set_learning_rate
 from gptmini.training.devices import distributed
 from gptmini.training.devices.recomputing import recompute_activations
 from gptmini.training.moments import Moments, restore_moments, whole_moments
-from gptmini.training.outcomes import Outcomes
 from gptmini.training.settings import Settings
+from gptmini.training.step_reports import StepReports
 
 
 class GPTModule(L.LightningModule):
@@ -94,11 +94,11 @@ class GPTModule(L.LightningModule):
 
         # A resumed run restores: the outcomes of steps, the latest step with a validation after it, and the optimizer
         # state by parameter name in the checkpoint's state_dict.
-        self.outcomes = Outcomes()
+        self.outcomes = StepReports()
         self.validated_step = 0
         self.moments: Moments = {}
         if state is not None:
-            self.outcomes = Outcomes(state.bad_steps, state.bad_steps_in_a_row)
+            self.outcomes = StepReports(state.bad_steps, state.bad_steps_in_a_row)
             self.validated_step = state.validated_step
             self.moments = state.optimizer
 

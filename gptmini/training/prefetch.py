@@ -10,7 +10,7 @@ from torch import Tensor
 from gptmini.data.batches import split_windows
 
 
-def batches_ahead(
+def prefetch_batches(
     cut: Callable[[int, np.ndarray], None], shape: tuple[int, int], device: torch.device
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield endless micro-batches (tokens, targets) on a device, int64 (B, T) each.

@@ -11,7 +11,7 @@ from pydantic.dataclasses import dataclass
 
 from gptmini.key_table import keys_with
 from gptmini.settings import STRICT, FileName, Seed
-from gptmini.world import usable_processors
+from gptmini.world import cpu_cores
 
 if TYPE_CHECKING:
     from gptmini.data import Corpus
@@ -62,7 +62,7 @@ class RootSettings:
     @property
     def n_workers(self) -> int:
         """Number of threads that tokenize the text."""
-        return usable_processors() if self.num_workers == "auto" else self.num_workers
+        return cpu_cores() if self.num_workers == "auto" else self.num_workers
 
     @property
     def seconds(self) -> float | None:

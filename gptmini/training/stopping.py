@@ -15,9 +15,9 @@ import lightning as L
 import torch
 
 from gptmini.runs import has_checkpoint
-from gptmini.training.loggers.logger import log, say
+from gptmini.training.loggers.logger import log, print_line
 from gptmini.training.module import GPTModule
-from gptmini.training.outcomes import Outcome
+from gptmini.training.step_reports import StepReport
 from gptmini.user_error import UserError
 
 SHOWN = 8  # windows named in the line about a bad step: enough to find the text, and still one line
@@ -38,7 +38,7 @@ class Stop(SystemExit):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ending:
+class StopReason:
     """How a training ended."""
 
     signal: int = 0  # number of the signal that stopped the run; 0: no signal
@@ -84,13 +84,13 @@ class Stopping(L.Callback):
 
     def fit_until_stopped(
         self, trainer: L.Trainer, module: GPTModule, data: L.LightningDataModule
-    ) -> Ending:
+    ) -> StopReason:
         """Train until the last step, or until a signal, the time limit or a callback stops the run."""
         try:
             with self.listening():
                 trainer.fit(module, data)
         except Stop as stop:
-            return Ending(
+            return StopReason(
                 signal=stop.number,
                 late=not stop.number,
                 saved=True,
@@ -101,8 +101,8 @@ class Stopping(L.Callback):
                 raise
             # Lightning turns a second Ctrl-C into SystemExit. It also raises SystemExit for a SIGTERM before
             # on_train_start.
-            return Ending(signal=self.signal)
-        return Ending()
+            return StopReason(signal=self.signal)
+        return StopReason()
 
     @contextmanager
     def listening(self) -> Iterator[None]:
@@ -112,7 +112,7 @@ class Stopping(L.Callback):
             yield
             return
 
-        self._handlers_before = {number: signal.getsignal(number) for number in heeded_signals()}
+        self._handlers_before = {number: signal.getsignal(number) for number in stop_signals()}
         self._install_handlers()
         try:
             yield
@@ -220,8 +220,8 @@ class Stopping(L.Callback):
 
     def _report_bad_steps(self, trainer: L.Trainer, pl_module: GPTModule) -> None:
         """Log each new bad step. Raise UserError after max_bad_steps in a row."""
-        while pl_module.outcomes.untold:
-            bad = pl_module.outcomes.untold.pop(0)
+        while pl_module.outcomes.unreported:
+            bad = pl_module.outcomes.unreported.pop(0)
             step = bad.step
             values = f"loss {bad.loss:.4g}, gradient norm {bad.grad_norm:.4g}"
 
@@ -230,7 +230,7 @@ class Stopping(L.Callback):
             data = trainer.datamodule  # pyrefly: ignore[missing-attribute]
             starts = data.starts(step - 1)[:SHOWN]
             windows = ", ".join(map(str, starts))
-            say(
+            print_line(
                 trainer,
                 f"step {step} not applied: {values}; "
                 f"its windows start at tokens {windows} ... of train.bin",
@@ -238,7 +238,7 @@ class Stopping(L.Callback):
             if bad.bad_steps_in_a_row >= self.max_bad_steps:
                 self._give_up(trainer, bad, values)
 
-    def _give_up(self, trainer: L.Trainer, bad: Outcome, values: str) -> None:
+    def _give_up(self, trainer: L.Trainer, bad: StepReport, values: str) -> None:
         """Raise UserError because too many steps in a row were not finite."""
         is_saved = has_checkpoint(Path(trainer.default_root_dir))
         kept = (
@@ -250,13 +250,13 @@ class Stopping(L.Callback):
             f"{bad.bad_steps_in_a_row} steps in a row had a non-finite loss or gradient, "
             f"the last at step {bad.step} ({values}); {kept}"
         )
-        say(trainer, line)
+        print_line(trainer, line)
         raise UserError(
             f"{line}; start a new run with a lower optimizer.lr, or check the text of these steps"
         )
 
 
-def heeded_signals() -> list[signal.Signals]:
+def stop_signals() -> list[signal.Signals]:
     """Return the signals that stop a run, except unknown and ignored signals.
 
     The command nohup makes a process ignore SIGHUP. A shell makes background processes ignore SIGINT.

@@ -62,5 +62,5 @@ def commands(arguments: argparse.Namespace) -> list[list[str]]:
         ["crash"],
         ["sampling", *peer],
         ["preparation"],
-        ["dial", "--only", "law"],
+        ["budget", "--only", "law"],
     ]

@@ -12,7 +12,17 @@ from gptmini.hardware import use_threads
 
 ROOT = Path(__file__).parent.parent.parent
 BENCHMARK = ROOT / "scripts" / "benchmark.py"
-NAMES = ("all", "crash", "default", "dial", "gpu", "page", "preparation", "sampling", "shakespeare")
+NAMES = (
+    "all",
+    "budget",
+    "crash",
+    "default",
+    "gpu",
+    "page",
+    "preparation",
+    "sampling",
+    "shakespeare",
+)
 NAMES = (*NAMES, "training")
 
 

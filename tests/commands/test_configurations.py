@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from gptmini.configuration.building import build_part
+from gptmini.configuration.building import build_component
 from gptmini.configuration.compose import compose
 from gptmini.model import GPT
 from gptmini.sweep import SweepSettings
@@ -58,14 +58,14 @@ def write(script, tmp_path):
 def test_every_option_composes_and_fits_its_class(group, option):
     if group == "sweep":
         config, _ = compose("sweep", [f"sweep={option}"])
-        assert isinstance(build_part(config.sweep), SweepSettings)
+        assert isinstance(build_component(config.sweep), SweepSettings)
         return
 
     chosen = [f"{group}={option}", *NEEDED.get(option, [])]
     config, typed = compose("train", chosen)
     assert typed.choices[group] == option
     for part in ("model", "optimizer", "schedule", "trainer", "tokenizer"):
-        build_part(config[part])
+        build_component(config[part])
     if group == "experiment":
         assert compose("train", [*chosen, "callbacks=none", "data=text"])[0].callbacks == {}
 
@@ -83,7 +83,7 @@ def test_every_option_composes_and_fits_its_class(group, option):
 def test_experiments_have_nanogpts_sizes(experiment, vocab_size, nanogpt):
     config, _ = compose("train", [f"experiment={experiment}", "data.path=my.txt"])
     with torch.device("meta"):
-        model = GPT(build_part(config.model).with_vocab_size(vocab_size))
+        model = GPT(build_component(config.model).with_vocab_size(vocab_size))
     assert model.n_parameters == pytest.approx(nanogpt, rel=0.05)
 
 

@@ -17,7 +17,7 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, P
 from torch.distributed.run import main as torchrun
 
 import programs
-from gptmini.runs import RunState, read_state
+from gptmini.runs import RunStatus, read_status
 from run_folders import config_of, last, newest
 
 ENDLESS = ("trainer.max_steps=100000", "trainer.val_every_steps=100000")
@@ -142,8 +142,8 @@ def test_a_run_that_all_ranks_give_up_is_told_once_and_the_next_job_begins(short
     assert "its ranks" in told[1]
     assert "optimizer.lr=-1 " in told[2]
     assert len(told) == 3
-    failed = RunState(state="failed", step=2, by="UserError")
-    assert read_state(tmp_path / "runs" / "job" / "0") == failed
+    failed = RunStatus(state="failed", step=2, by="UserError")
+    assert read_status(tmp_path / "runs" / "job" / "0") == failed
 
 
 def test_no_rank_leaves_before_the_first_one_has_put_the_job_into_the_queue(short, start, tmp_path):

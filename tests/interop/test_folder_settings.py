@@ -10,7 +10,11 @@ from tokenizers import processors
 from gptmini import tokenizer
 from gptmini.interop import read_folder, write_folder, write_gguf
 from gptmini.interop.card import Training
-from gptmini.interop.folder_settings import published_in, read_published, special_ids
+from gptmini.interop.folder_settings import (
+    read_source_settings,
+    special_ids,
+    stored_source_settings,
+)
 from gptmini.tokenizer import LibraryTokenizer
 from gptmini.user_error import UserError
 from interop.library_tokenizers import learned
@@ -103,7 +107,7 @@ def test_transformers_reads_the_same_of_an_imported_folder_and_of_its_export(for
     source = made(form, tmp_path / "source")
     model, coder = read_folder(source)
     out = tmp_path / "out"
-    published = read_published(source)
+    published = read_source_settings(source)
     write_folder(out, model, coder, NOTHING_TRAINED, sampling=SAMPLING, published=published)
     assert as_transformers_reads(out) == as_transformers_reads(source)
 
@@ -115,7 +119,7 @@ def test_what_was_chosen_for_an_export_or_in_training_wins_over_what_was_publish
     (source / "config.json").write_text(json.dumps(settings))
     model, coder = read_folder(source)
     object.__setattr__(model.config, "dropout", 0.3)
-    options = {"sampling": SAMPLING, "published": read_published(source), "dtype": "bf16"}
+    options = {"sampling": SAMPLING, "published": read_source_settings(source), "dtype": "bf16"}
 
     write_folder(tmp_path / "out", model, coder, NOTHING_TRAINED, **options)
     config = json.loads((tmp_path / "out" / "config.json").read_text())
@@ -132,7 +136,7 @@ def test_a_gguf_file_names_the_ids_that_were_published(tmp_path):
     gguf = pytest.importorskip("gguf")
     source = made("llama", tmp_path / "source")
     model, coder = read_folder(source)
-    published = read_published(source)
+    published = read_source_settings(source)
     write_gguf(tmp_path / "m.gguf", model, coder, name="m", dtype="fp32", published=published)
     reader = gguf.GGUFReader(tmp_path / "m.gguf")
     found = {}
@@ -203,4 +207,4 @@ def test_a_batch_of_prompts_is_continued_as_each_is_alone(tmp_path):
 )
 def test_what_a_checkpoint_keeps_must_be_json_objects(kept):
     with pytest.raises(UserError, match="the checkpoint's field published must"):
-        published_in({"published": kept})
+        stored_source_settings({"published": kept})

@@ -194,7 +194,7 @@ def test_a_folder_is_read_and_written_with_its_tokenizer_to_the_letter(folder, t
     path, theirs, coder = folder
     model, tokenizer = read_folder(path)
     assert isinstance(tokenizer, LibraryTokenizer)
-    assert (tokenizer.end_of_text, list(tokenizer.before)) == (1, [0])
+    assert (tokenizer.end_of_text, list(tokenizer.prefix_ids)) == (1, [0])
 
     write_folder(tmp_path / "out", model, tokenizer, NOTHING_TRAINED, sampling={})
     written = (tmp_path / "out" / "tokenizer.json").read_bytes()

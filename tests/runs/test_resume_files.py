@@ -4,7 +4,7 @@ import pytest
 
 from gptmini.checkpoint.file import read_checkpoint, write_checkpoint
 from gptmini.runs.find import checkpoints_in, has_checkpoint
-from gptmini.runs.resume import adopt, find_training_state, remove_left_overs
+from gptmini.runs.resume import find_training_state, make_latest, remove_leftovers
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def steps(run):
 def test_the_checkpoint_that_a_run_goes_on_from_becomes_its_newest(run):
     # The second call has nothing left to set aside.
     for _ in range(2):
-        adopt(run / "checkpoints" / "best.ckpt", 1, run)
+        make_latest(run / "checkpoints" / "best.ckpt", 1, run)
 
     expected = {"best": 1, "set-aside-last-3": 3, "set-aside-previous-2": 2}
     assert steps(run) == {f"{name}.ckpt": step for name, step in expected.items()}
@@ -36,7 +36,7 @@ def test_the_checkpoint_that_a_run_goes_on_from_becomes_its_newest(run):
 def test_a_damaged_checkpoint_is_set_aside(run):
     last = run / "checkpoints" / "last.ckpt"
     last.write_bytes(last.read_bytes()[:-99])
-    (aside,) = adopt(run / "checkpoints" / "previous.ckpt", 2, run)
+    (aside,) = make_latest(run / "checkpoints" / "previous.ckpt", 2, run)
     assert aside.name == "set-aside-last-inf.ckpt"
     assert not last.exists()
 
@@ -45,7 +45,7 @@ def test_a_file_of_another_name_stays_and_a_copy_becomes_the_newest(run):
     checkpoints = run / "checkpoints"
     (checkpoints / "best.ckpt").rename(checkpoints / "mine.ckpt")
     for _ in range(2):
-        adopt(checkpoints / "mine.ckpt", 1, run)
+        make_latest(checkpoints / "mine.ckpt", 1, run)
 
     expected = {"mine": 1, "previous": 1, "set-aside-last-3": 3, "set-aside-previous-2": 2}
     assert steps(run) == {f"{name}.ckpt": step for name, step in expected.items()}
@@ -73,6 +73,6 @@ def test_what_a_killed_process_had_half_written_is_removed_and_nothing_else(run)
     for name in (*left_over, *kept):
         (run / name).touch()
 
-    remove_left_overs(run)
+    remove_leftovers(run)
     assert [name for name in left_over if (run / name).exists()] == []
     assert [name for name in kept if not (run / name).exists()] == []

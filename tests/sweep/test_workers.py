@@ -14,7 +14,7 @@ import pytest
 
 from gptmini.sweep import Dimension, Space
 from gptmini.sweep.study import Sweep
-from gptmini.sweep.worker import SweepEnd, Worker
+from gptmini.sweep.worker import SweepStop, Worker
 from kills import check, kill_often, runs_in, table_of
 from pretended_sweep import LISTED, TRAIN, settings, start
 from sweep_journals import trials_of
@@ -33,8 +33,8 @@ def work(folder, dimensions=(LISTED,), fixed=("seed=1",), command=TRAIN, variabl
     said = Lines()
     worker = Worker(
         sweep=Sweep(folder, Space(list(dimensions), list(fixed)), settings(**changes)),
-        stopping=SweepEnd(),
-        say=said,
+        stopping=SweepStop(),
+        print_topic=said,
         on_end=lambda sweep: None,
         extra=["trainer.threads=1"],
         variables=variables,
@@ -60,7 +60,7 @@ def test_a_run_is_told_once_to_end_however_often_the_sweep_is(tmp_path):
         "while 'told' not in noted.read_text(): time.sleep(0.05)\n"
         "time.sleep(0.5)\n"
     )
-    stopping = SweepEnd()
+    stopping = SweepStop()
     with ThreadPoolExecutor() as pool:
         code = pool.submit(stopping.run, [sys.executable, "-c", run])
         while not noted.exists() or not noted.read_text():

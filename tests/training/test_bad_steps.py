@@ -21,7 +21,7 @@ from training.watchers import Poison, Said
 def late(request, monkeypatch):
     """Read a step at once, as on a CPU, or after the next step is queued, as on a GPU."""
     is_late = request.param == "a step late"
-    monkeypatch.setattr("gptmini.training.outcomes.LATE_FROM", ("cpu",) if is_late else ())
+    monkeypatch.setattr("gptmini.training.step_reports.LATE_FROM", ("cpu",) if is_late else ())
     return is_late
 
 
@@ -122,7 +122,7 @@ class Reads(TorchDispatchMode):
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
 def test_no_step_that_is_not_logged_is_read_by_the_host(train, optimizer, monkeypatch):
-    monkeypatch.setattr("gptmini.training.outcomes.LATE_FROM", ("cpu",))
+    monkeypatch.setattr("gptmini.training.step_reports.LATE_FROM", ("cpu",))
     reads = Reads()
 
     class Watch(L.Callback):

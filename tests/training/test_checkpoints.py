@@ -11,7 +11,7 @@ import torch
 import gptmini
 from forked import in_processes
 from gptmini.checkpoint.file import read_checkpoint, step_of
-from gptmini.runs import RunState, read_state, write_state
+from gptmini.runs import RunStatus, read_status, write_status
 from gptmini.runs.find import checkpoints_in
 from gptmini.training.callbacks.checkpoints import AtomicCheckpointIO, RunCheckpoints, Stop
 from training.test_strategies import trained
@@ -57,13 +57,13 @@ def test_the_state_is_written_after_each_checkpoint_and_names_its_step(
 
     def write(folder, state):
         seen.append((state.step, max(map(step_of, checkpoints_in(folder)))))
-        write_state(folder, state)
+        write_status(folder, state)
 
-    monkeypatch.setattr("gptmini.training.callbacks.checkpoints.write_state", write)
+    monkeypatch.setattr("gptmini.training.callbacks.checkpoints.write_status", write)
     train(callbacks=[RunCheckpoints(every_steps=2)], max_steps=7, val_every_steps=3)
     # best.ckpt has steps 3, 6 and 7, the steps of the validations.
     assert seen == [(step, step) for step in (2, 3, 4, 6, 6, 7, 7)]
-    assert read_state(tmp_path) == RunState(state="running", step=7)
+    assert read_status(tmp_path) == RunStatus(state="running", step=7)
 
 
 def test_a_checkpoint_alone_is_the_model_and_its_tokenizer(train, tmp_path, checkpoints):

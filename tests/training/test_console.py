@@ -61,7 +61,7 @@ def watch(
         logger.log_metrics(validated, step)
 
     for line in logger.final_table():
-        logger.say(line)
+        logger.print_line(line)
     logger.finalize("success")
     return shown.text(), kept.getvalue(), logger
 
@@ -158,11 +158,11 @@ class Failing(io.StringIO):
 
 def test_a_line_is_kept_on_one_of_console_and_log_if_the_other_is_on_a_full_disk():
     kept = io.StringIO()
-    ConsoleLogger(Console(file=Failing()), Console(file=kept), 9).say("a line")
+    ConsoleLogger(Console(file=Failing()), Console(file=kept), 9).print_line("a line")
     assert kept.getvalue() == "a line\n"
 
     shown = io.StringIO()
-    ConsoleLogger(Console(file=shown), Console(file=Failing()), 9).say("a line")
+    ConsoleLogger(Console(file=shown), Console(file=Failing()), 9).print_line("a line")
     assert shown.getvalue() == "a line\n"
 
 
@@ -175,7 +175,9 @@ def test_a_reader_that_leaves_does_not_end_the_run():
 
 def test_what_a_model_writes_does_nothing_to_a_terminal():
     shown = io.StringIO()
-    ConsoleLogger(Console(file=shown), Console(file=io.StringIO()), 9).say("a\x1b[31m\x00\u202eb")
+    ConsoleLogger(Console(file=shown), Console(file=io.StringIO()), 9).print_line(
+        "a\x1b[31m\x00\u202eb"
+    )
     assert shown.getvalue() == "a\\x1b[31m\\x00\\u202eb\n"
 
 

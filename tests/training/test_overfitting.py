@@ -13,7 +13,7 @@ class Saying:
     def __init__(self):
         self.lines = []
 
-    def say(self, line):
+    def print_line(self, line):
         self.lines.append(line)
 
 

@@ -12,7 +12,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from forked import forked
-from gptmini.configuration.building import build_part
+from gptmini.configuration.building import build_component
 from gptmini.configuration.compose import compose
 from gptmini.model import GPT, training_loss
 from gptmini.training.devices.distributed import first_rows, shard
@@ -24,9 +24,9 @@ VOCABULARY = 50257
 def built(mesh, optimizer):
     """The embeddings and two of xl's 32 blocks on the first of 64 processes, and their optimizer."""
     config, _ = compose("train", ["model=xl", "model.n_layers=2", f"optimizer={optimizer}"])
-    model = GPT(build_part(config.model).with_vocab_size(VOCABULARY))
+    model = GPT(build_component(config.model).with_vocab_size(VOCABULARY))
     shard(model, mesh, precision="bf16", compile=False)
-    return model, build_part(config.optimizer).build(model)
+    return model, build_component(config.optimizer).build(model)
 
 
 def bytes_of_states(optimizer_name):

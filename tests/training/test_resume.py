@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from gptmini.runs import find_training_state
-from gptmini.runs.resume import adopt
+from gptmini.runs.resume import make_latest
 from gptmini.training.callbacks.checkpoints import RunCheckpoints, Stop
 from gptmini.training.callbacks.samples import Samples
 from gptmini.training.callbacks.scalars import Scalars
@@ -64,7 +64,7 @@ class Run:
         assert not warnings
         self.seen.resume(state.step if state else -1)
         if state:
-            adopt(state.path, state.step, self.folder)
+            make_latest(state.path, state.step, self.folder)
 
         samples = Samples(prompts=["The"], seed=3, max_new_tokens=5, temperature=0.8, top_k=20)
         callbacks = [

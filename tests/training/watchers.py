@@ -109,5 +109,5 @@ class Said(Seen):
         super().__init__()
         self.lines = []
 
-    def say(self, line):
+    def print_line(self, line):
         self.lines.append(line)

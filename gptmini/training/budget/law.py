@@ -51,7 +51,7 @@ def predicted(n_weights: int, n_bytes: float, n_vocab: int) -> float:
         n_bytes: bytes of text that the run trains on, repeated passes included.
         n_vocab: vocabulary size of the tokenizer.
 
-    scripts/benchmarks/dial.py fitted the law to 38 runs of 20 to 180 s on two cores, on 20 MB of manual pages. Its
+    scripts/benchmarks/budget.py fitted the law to 38 runs of 20 to 180 s on two cores, on 20 MB of manual pages. Its
     relative errors there have a root mean square of 1.8 % and a maximum of 3.9 %. The form is that of Hoffmann et al.
     2022, equation 2, with an additional term for the vocabulary.
     """

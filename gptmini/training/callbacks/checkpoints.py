@@ -10,9 +10,9 @@ from pydantic import NonNegativeInt, PositiveInt, validate_call
 from pydantic.dataclasses import dataclass
 
 from gptmini.checkpoint.file import write_checkpoint
-from gptmini.runs import RunState, has_checkpoint, write_state
+from gptmini.runs import RunStatus, has_checkpoint, write_status
 from gptmini.settings import STRICT
-from gptmini.training.loggers.logger import say
+from gptmini.training.loggers.logger import print_line
 from gptmini.training.module import GPTModule
 from gptmini.training.stopping import Stop
 
@@ -150,7 +150,7 @@ class RunCheckpoints(L.Callback):
             "the previous checkpoint is kept" if has_checkpoint(folder) else "no checkpoint exists"
         )
         step = trainer.global_step
-        say(trainer, f"{name}.ckpt not saved at step {step}: {failure.strerror}; {kept}")
+        print_line(trainer, f"{name}.ckpt not saved at step {step}: {failure.strerror}; {kept}")
         if needed:
             raise failure
         return False
@@ -160,7 +160,9 @@ class RunCheckpoints(L.Callback):
         if not trainer.is_global_zero:
             return
         try:
-            write_state(folder, RunState(state="running", step=trainer.global_step))
+            write_status(folder, RunStatus(state="running", step=trainer.global_step))
         except OSError as error:
             step = trainer.global_step
-            say(trainer, f"cannot write the state of the run at step {step}: {error.strerror}")
+            print_line(
+                trainer, f"cannot write the state of the run at step {step}: {error.strerror}"
+            )

@@ -6,7 +6,7 @@ import lightning as L
 from pydantic import PositiveInt, validate_call
 
 from gptmini.settings import STRICT
-from gptmini.training.loggers.logger import say
+from gptmini.training.loggers.logger import print_line
 from gptmini.training.module import GPTModule
 
 
@@ -57,7 +57,7 @@ class OverfittingNotice(L.Callback):
         if self._n_above < self.patience or self._has_warned:
             return
         self._has_warned = True
-        say(
+        print_line(
             trainer,
             f"overfit  val loss has not fallen below {self._lowest:.4f} (step {self._step}, kept in best.ckpt) for "
             f"{self._n_above} validations; try more text, model.dropout=0.1 or a lower learning rate; "

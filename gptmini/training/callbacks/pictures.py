@@ -18,7 +18,7 @@ from gptmini.settings import STRICT
 from gptmini.tokenizer import REPLACEMENT, from_dict
 from gptmini.training.callbacks.token_losses import TokenLosses, joined, mispredicted
 from gptmini.training.devices import distributed
-from gptmini.training.loggers.logger import run_loggers, say
+from gptmini.training.loggers.logger import print_line, run_loggers
 from gptmini.training.module import GPTModule
 from gptmini.user_error import UserError
 
@@ -161,7 +161,7 @@ class Pictures(L.Callback):
         try:
             write_embedding(matrix, labels, Path(trainer.default_root_dir))
         except OSError as error:
-            say(trainer, f"cannot write the token embedding: {error}")
+            print_line(trainer, f"cannot write the token embedding: {error}")
 
     def _attention(
         self, model: GPT, pl_module: GPTModule

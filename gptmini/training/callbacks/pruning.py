@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import lightning as L
 
-from gptmini.training.loggers.logger import say
+from gptmini.training.loggers.logger import print_line
 from gptmini.training.module import GPTModule
 
 if TYPE_CHECKING:
@@ -44,6 +44,6 @@ class Pruning(L.Callback):
         # All processes of the run end together.
         if trainer.strategy.broadcast(is_pruned):
             reason = f"other runs of the sweep did better at step {trainer.global_step}"
-            say(trainer, f"pruned   {reason}")
+            print_line(trainer, f"pruned   {reason}")
             self.stopping_reason_message = reason
             trainer.should_stop = True

@@ -105,12 +105,12 @@ class Ranks:
                 raise UserError(f"some of the {self.world.size} ranks did not connect in {ANSWER}")
             time.sleep(POLL)
 
-    def tell(self, plan: dict[str, Any] | None) -> None:
+    def broadcast(self, plan: dict[str, Any] | None) -> None:
         """On the first rank, send the training plan to the others as JSON; None if nothing is left to train."""
         if self._store is not None:
             self._store.set(PLAN, json.dumps(plan))
 
-    def hear(self) -> dict[str, Any] | None:
+    def receive(self) -> dict[str, Any] | None:
         """Wait for the first rank's plan and return it. There is no time limit, because preparing a text takes long.
 
         Raises SystemExit if the first rank is gone; it has printed the reason.

@@ -123,7 +123,7 @@ class ConsoleLogger(Logger):
             self._last_printed = now
             line = Text(f"step {step}/{self.max_steps}  ")
             line.append_text(self._progress_text(step, now, validated=validated))
-            self.say(line, on_console=validated or not self.console.is_terminal)
+            self.print_line(line, on_console=validated or not self.console.is_terminal)
 
     def _store(self, metrics: Mapping[str, float], step: int) -> None:
         """Store the latest value of each scalar, and a copy of all values at a validation."""
@@ -137,7 +137,7 @@ class ConsoleLogger(Logger):
             self.validations.append(validation)
 
     @rank_zero_only
-    def say(self, line: str | Text, *, on_console: bool = True) -> None:
+    def print_line(self, line: str | Text, *, on_console: bool = True) -> None:
         """Write a line to train.log and, if on_console is true, to the console.
 
         Ignore an OSError, such as a full disk: the other output still gets the line. MetricsLogger writes to the same

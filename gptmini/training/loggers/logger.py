@@ -157,10 +157,10 @@ class MetricsLogger(RunLogger):
 
 
 @runtime_checkable
-class Speaker(Protocol):
+class LinePrinter(Protocol):
     """A logger that prints lines for the user, such as ConsoleLogger."""
 
-    def say(self, line: str) -> None:
+    def print_line(self, line: str) -> None:
         """Print a line."""
         ...
 
@@ -173,11 +173,11 @@ def log(trainer: L.Trainer, metrics: dict[str, float], *, step: int | None = Non
         logger.log_metrics(metrics, step=step)
 
 
-def say(trainer: L.Trainer, line: str) -> None:
+def print_line(trainer: L.Trainer, line: str) -> None:
     """Print a line for the user, on every logger that can print."""
     for logger in trainer.loggers:
-        if isinstance(logger, Speaker):
-            logger.say(line)
+        if isinstance(logger, LinePrinter):
+            logger.print_line(line)
 
 
 def run_loggers(trainer: L.Trainer) -> list[RunLogger]:

@@ -10,7 +10,7 @@ from types import ModuleType
 LOCATOR = "hydra._internal.utils"
 
 
-class OwnModules(MetaPathFinder):
+class UserModules(MetaPathFinder):
     """Finds modules in a folder, for Hydra's import of a _target_ and for the modules that were found there.
 
     No other import finds them: a file optuna.py never replaces the library optuna, even if it is not installed.
@@ -39,11 +39,11 @@ class OwnModules(MetaPathFinder):
         return spec
 
 
-def find_in(folder: str) -> None:
+def allow_user_modules(folder: str) -> None:
     """Find the user's own modules in a folder from now on, if they are nowhere else."""
-    own = [finder for finder in sys.meta_path if isinstance(finder, OwnModules)]
+    own = [finder for finder in sys.meta_path if isinstance(finder, UserModules)]
     if not any(finder.folder == folder for finder in own):
-        sys.meta_path.append(OwnModules(folder))
+        sys.meta_path.append(UserModules(folder))
 
 
 def _importer() -> str:

@@ -35,7 +35,7 @@ def few_steps(monkeypatch):
 @pytest.fixture
 def dial_output(script, once):
     """Output of a run with a budget of one minute; preparing its text takes little of it."""
-    result = once("dialled", lambda: script("train", *TEXT, "budget=1m")).result
+    result = once("choice", lambda: script("train", *TEXT, "budget=1m")).result
     assert result.code == 0, result
     return result.out
 

@@ -10,7 +10,7 @@ LATE_FROM = ("cuda",)
 
 
 @dataclass(frozen=True)
-class Outcome:
+class StepReport:
     """The metrics of one optimizer step on the host, over all ranks together."""
 
     step: int  # optimizer steps done, this one included
@@ -23,7 +23,7 @@ class Outcome:
     bad_steps_in_a_row: int  # bad steps since the last good step, this one included
 
 
-class Outcomes:
+class StepReports:
     """A queue of step metrics on their way from the device to the host, and the outcomes of arrived steps.
 
     Args:
@@ -34,8 +34,8 @@ class Outcomes:
     def __init__(self, bad_steps: int = 0, bad_steps_in_a_row: int = 0) -> None:
         self.bad_steps = bad_steps
         self.bad_steps_in_a_row = bad_steps_in_a_row
-        self.newest: Outcome | None = None  # of the latest step that has arrived
-        self.untold: list[Outcome] = []  # bad steps that Stopping has not logged yet
+        self.newest: StepReport | None = None  # of the latest step that has arrived
+        self.unreported: list[StepReport] = []  # bad steps that Stopping has not logged yet
         # (step, metrics on the host, event that marks their arrival; None without a GPU), oldest first
         self._sent: list[tuple[int, Tensor, torch.cuda.Event | None]] = []
 
@@ -46,7 +46,7 @@ class Outcomes:
 
         Args:
             step: optimizer steps done, this one included.
-            metrics: (5,) on the device, the fields of Outcome from bad to late.
+            metrics: (5,) on the device, the fields of StepReport from bad to late.
         """
         on_host = metrics.to("cpu", non_blocking=metrics.is_cuda)  # from a GPU: into pinned memory
         arrival = None
@@ -70,7 +70,7 @@ class Outcomes:
 
             self.bad_steps += bool(bad)
             self.bad_steps_in_a_row = self.bad_steps_in_a_row + 1 if bad else 0
-            self.newest = Outcome(
+            self.newest = StepReport(
                 step=step,
                 bad=bool(bad),
                 loss=loss,
@@ -81,4 +81,4 @@ class Outcomes:
                 bad_steps_in_a_row=self.bad_steps_in_a_row,
             )
             if bad:
-                self.untold.append(self.newest)
+                self.unreported.append(self.newest)

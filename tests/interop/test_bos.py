@@ -19,7 +19,7 @@ from gptmini.interop.reading import read_folder
 from gptmini.interop.tokenizer_reading import read_tokenizer
 from gptmini.interop.tokenizer_writing import to_tokenizers
 from gptmini.loading import builder_of
-from gptmini.tokenizer import before_documents, beginning_of, byte, from_dict
+from gptmini.tokenizer import bos_id_of, byte, document_prefix, from_dict
 from interop.library_tokenizers import learned
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -275,7 +275,7 @@ def test_a_text_prepared_by_an_earlier_version_is_read_as_it_is(folders, file, t
     (tmp_path / "train.txt").write_text(WORDS)
     corpus = TextCorpus(tmp_path / "train.txt", 0.5, val_path=file)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tasks, "before_documents", lambda tokenizer: [])
+        patch.setattr(tasks, "document_prefix", lambda tokenizer: [])
         store, _ = prepare(corpus, lambda documents: tokenizer, tmp_path / "old")
     assert 0 not in store.tokens("val")
 
@@ -307,7 +307,7 @@ def test_a_bos_token_that_is_no_token_is_passed_over(folders, tmp_path, name):
     (tmp_path / "tokenizer.json").write_bytes(theirs.read_bytes())
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"bos_token": name}))
     tokenizer = read_tokenizer(tmp_path, n_vocab=300, ends=[1])
-    assert (tokenizer.beginning, beginning_of(tokenizer)) == (None, 1)
+    assert (tokenizer.bos_id, bos_id_of(tokenizer)) == (None, 1)
 
 
 def test_a_beginning_that_is_end_of_text_stands_there_once(tmp_path):
@@ -320,8 +320,8 @@ def test_a_beginning_that_is_end_of_text_stands_there_once(tmp_path):
         single=f"{end} $A", special_tokens=[(end, 256)]
     )
     read = read_saved(theirs, tmp_path)
-    assert list(read.before) == [256]
-    assert before_documents(read) == []
+    assert list(read.prefix_ids) == [256]
+    assert document_prefix(read) == []
 
 
 def read_saved(theirs, folder):

@@ -4,13 +4,13 @@ import shlex
 from pathlib import Path
 
 
-def say(topic: str, *texts: str) -> None:
-    """Print a topic and the first text in one line, and each other text in a line below."""
-    for line in lines_of(topic, *texts):
-        print(line, flush=True)
+def print_topic(topic: str, *texts: str) -> None:
+    """Print a topic next to the first text, and the other texts below it. Lines of several threads do not mix."""
+    lines = topic_lines(topic, *texts)
+    print("".join(f"{line.rstrip()}\n" for line in lines), end="", flush=True)
 
 
-def lines_of(topic: str, *texts: str) -> list[str]:
+def topic_lines(topic: str, *texts: str) -> list[str]:
     """Return a line with the topic and the first text, and a line for each other text."""
     return [f"{topic if i == 0 else '':8} {text}" for i, text in enumerate(texts)]
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 import gptmini
-from gptmini.interop.not_read import check_is_read
+from gptmini.interop.unsupported import check_is_supported
 from gptmini.loading import find_source
 from gptmini.user_error import UserError
 
@@ -25,14 +25,14 @@ def test_an_adapter_is_to_be_merged_into_its_base(adapter, read):
         read(adapter)
     # The folder of a complete model may also contain the adapter that was merged into it.
     (adapter / "model.safetensors").touch()
-    check_is_read(adapter)
+    check_is_supported(adapter)
 
 
 @pytest.mark.parametrize("run", ["config.yaml", "checkpoints", "2026-01-01_00-00-00/config.yaml"])
 def test_a_gguf_file_beside_a_run_does_not_hide_it(tmp_path, run):
     (tmp_path / "exported.gguf").write_bytes(b"GGUF\x03\0\0\0")
     (tmp_path / run).mkdir(parents=True)
-    check_is_read(tmp_path)
+    check_is_supported(tmp_path)
 
 
 @pytest.mark.parametrize("read", [gptmini.load, find_source])
@@ -43,4 +43,4 @@ def test_a_gguf_file_is_known_by_its_content(tmp_path, read, named):
     with pytest.raises(UserError, match=r"m\.gguf is a GGUF file, .*gguf_file='m\.gguf'"):
         read(file if named == "file" else tmp_path)
     file.write_bytes(b"nothing")
-    check_is_read(tmp_path)
+    check_is_supported(tmp_path)

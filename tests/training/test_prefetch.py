@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from gptmini.data.batches import gather
-from gptmini.training.prefetch import batches_ahead
+from gptmini.training.prefetch import prefetch_batches
 from sizes import B, T
 
 CPU = torch.device("cpu")
@@ -32,7 +32,7 @@ def test_every_batch_is_the_one_that_gather_cuts_and_stays_so(slow):
         cut(number, windows)
 
     batches = []
-    for batch in itertools.islice(batches_ahead(slowly, (B, T + 1), CPU), 9):
+    for batch in itertools.islice(prefetch_batches(slowly, (B, T + 1), CPU), 9):
         time.sleep(0.01 if slow == "consumer" else 0)
         batches.append(batch)
 
@@ -49,8 +49,8 @@ def test_the_thread_hands_on_its_error_and_ends_with_its_batches():
         cut(number, windows)
 
     before = set(threading.enumerate())
-    fine = batches_ahead(cut, (B, T + 1), CPU)
-    broken = batches_ahead(failing, (B, T + 1), CPU)
+    fine = prefetch_batches(cut, (B, T + 1), CPU)
+    broken = prefetch_batches(failing, (B, T + 1), CPU)
     next(fine)
     next(broken)
     next(broken)

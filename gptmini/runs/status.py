@@ -21,7 +21,7 @@ StateName = Literal["running", "done", "ended", "pruned", "stopped", "failed"]
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
-class RunState:
+class RunStatus:
     """The state of a run."""
 
     state: StateName
@@ -32,13 +32,13 @@ class RunState:
     by: str | None = None
 
 
-def write_state(folder: Path, state: RunState) -> None:
+def write_status(folder: Path, state: RunStatus) -> None:
     """Write the state of a run into its folder; a reader sees either the old file or the new file."""
     with replacing(folder / FILE) as file:
         file.write(f"{json.dumps(asdict(state))}\n".encode())
 
 
-def read_state(folder: Path) -> RunState | None:
+def read_status(folder: Path) -> RunStatus | None:
     """Read the state of a run; None if the run was killed before it wrote its state.
 
     Raises UserError if a run did not write the file.
@@ -48,7 +48,7 @@ def read_state(folder: Path) -> RunState | None:
         return None
 
     try:
-        return RunState(**read_json(path))
+        return RunStatus(**read_json(path))
     except ValidationError as error:
         mistake = first_mistake(error)
         raise UserError(f"{path} is not the state of a run ({mistake}); remove it") from None

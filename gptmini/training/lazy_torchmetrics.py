@@ -20,7 +20,7 @@ HOMES = {
 }
 
 
-def import_later() -> None:
+def defer_torchmetrics() -> None:
     """Register torchmetrics without running its `__init__`. The first access to a name outside HOMES runs it."""
     spec = find_spec("torchmetrics")
     if spec is None or "torchmetrics" in sys.modules:

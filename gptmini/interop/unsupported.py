@@ -11,10 +11,10 @@ READ = (WEIGHTS, INDEX, "config.yaml", "checkpoints", "latest")
 ADAPTER = "adapter_config.json"  # peft writes it next to the weights of an adapter
 
 
-def check_is_read(path: Path) -> None:
+def check_is_supported(path: Path) -> None:
     """Raise UserError for a peft adapter or a GGUF file, or for a folder that contains one and no other weights."""
     if _is_gguf(path):
-        raise _not_read_gguf(path)
+        raise _unsupported_gguf(path)
     if not path.is_dir() or any((path / name).exists() for name in READ):
         return
     if any(path.glob("*/config.yaml")):  # runs with the same name
@@ -28,7 +28,7 @@ def check_is_read(path: Path) -> None:
         )
     found = next((file for file in sorted(path.glob("*.gguf")) if _is_gguf(file)), None)
     if found is not None:
-        raise _not_read_gguf(found)
+        raise _unsupported_gguf(found)
 
 
 def _is_gguf(path: Path) -> bool:
@@ -39,7 +39,7 @@ def _is_gguf(path: Path) -> bool:
         return file.read(len(GGUF_MAGIC)) == GGUF_MAGIC
 
 
-def _not_read_gguf(path: Path) -> UserError:
+def _unsupported_gguf(path: Path) -> UserError:
     """Return the error for a GGUF file."""
     return UserError(
         f"{path} is a GGUF file, which gptmini writes but does not read; use the Hugging Face folder of the model, "
