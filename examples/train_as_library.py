@@ -9,7 +9,7 @@ import lightning as L
 import gptmini
 from gptmini.configuration.building import build_settings
 from gptmini.configuration.compose import compose
-from gptmini.configuration.stored import resolved
+from gptmini.configuration.stored import resolve_configuration
 from gptmini.training import build_trainer
 from gptmini.training.assembling import assemble
 
@@ -25,7 +25,7 @@ class Printing(L.Callback):
 # Use the same overrides as on the command line, and replace the callbacks by your own objects.
 text, *overrides = sys.argv[1:]
 composed = compose("train", ["data=text", f"data.path={text}", "callbacks=none", *overrides])
-plain, _ = resolved(composed)
+plain, _ = resolve_configuration(composed)
 settings = replace(build_settings(plain), callbacks=[Printing()])
 
 store, _ = gptmini.prepare(settings.text(), settings.tokenizer.builder(), Path("data"))

@@ -13,8 +13,8 @@ def main(command: str | None = None) -> None:
         command: name of the command; None to read it from the first argument.
     """
     process.choose_spin_count()
-    process.end_with_launcher()
-    process.set_aside()
+    process.watch_launcher()
+    process.defer_gc_and_sigint()
     code = 1  # exit code of an error with a traceback
     try:
         if command is None:
@@ -26,8 +26,8 @@ def main(command: str | None = None) -> None:
         code = end.code if isinstance(end.code, int) else int(bool(end.code))
         raise
     finally:
-        process.will_end(code)
-        process.started()
+        process.set_exit_code(code)
+        process.restore_gc_and_sigint()
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from pydantic.dataclasses import dataclass
 from gptmini.model.config import GPTConfig
 from gptmini.runs import find_checkpoint
 from gptmini.settings import STRICT
-from gptmini.tokenizer import Tokenizer, from_dict, ready
+from gptmini.tokenizer import Tokenizer, from_dict, prebuilt
 from gptmini.user_error import UserError
 
 if TYPE_CHECKING:
@@ -157,7 +157,7 @@ def builder_of(tokenizer: Tokenizer) -> partial:
     """
     state = repr(sorted(tokenizer.to_dict().items()))
     digest = hashlib.sha256(state.encode("utf-8")).hexdigest()
-    return ready(tokenizer, name=of_model.__name__, sha256=digest)
+    return prebuilt(tokenizer, name=of_model.__name__, sha256=digest)
 
 
 def _check_same_ids(path: Path, tokenizer: Tokenizer, config: GPTConfig) -> None:

@@ -31,7 +31,7 @@ from gptmini.world import this_world
 
 MISUSE = 2  # exit code of a mistake that the user can fix, same as argparse's
 # Exit code if memory or the disk ran out, or a rank was lost. The same command may succeed later.
-TROUBLE = 1
+OUT_OF_RESOURCES = 1
 INTERRUPTED = 130  # exit code after Ctrl-C: 128 + the number of SIGINT
 
 # Iterations that torch's threads spin before they sleep, if libgomp runs them. With libgomp's default, a run beside a
@@ -44,10 +44,10 @@ POLL = 0.5  # seconds between two checks of the parent
 # Environment variable of torch's launcher: seconds that a rank may take to end after a signal.
 SHUTDOWN_TIMEOUT = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
 
-_waiting = False  # set_aside was called, but not yet started
+_waiting = False  # defer_gc_and_sigint was called, restore_gc_and_sigint was not
 # started was called. gc.get_freeze_count() would tell, but takes 60 ms to walk the million objects.
 _frozen = False
-_is_first = False  # no exit handler was registered before set_aside was called
+_is_first = False  # no exit handler was registered before defer_gc_and_sigint was called
 _is_muted = False  # this process prints no error messages
 # Exit code for os._exit; None to end Python normally.
 _exit_code: int | None = None
@@ -60,7 +60,7 @@ def choose_spin_count() -> None:
         os.environ.setdefault("GOMP_SPINCOUNT", SPIN_COUNT)
 
 
-def end_with_launcher() -> None:
+def watch_launcher() -> None:
     """In a rank that gptmini launched, end the process when the launcher is gone. Do nothing in other processes."""
     # Processes that the rank starts have another parent, so they must not inherit the variable.
     launcher = os.environ.pop(LAUNCHER, None)
@@ -81,7 +81,7 @@ def _end_without(launcher: int) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def set_aside() -> None:
+def defer_gc_and_sigint() -> None:
     """Turn off garbage collection, and let Ctrl-C end the program at once. An ignored Ctrl-C stays ignored."""
     global _waiting, _is_first
     _waiting = True
@@ -93,8 +93,8 @@ def set_aside() -> None:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
-def started() -> None:
-    """Undo set_aside after the large libraries are imported, and exclude their objects from garbage collection."""
+def restore_gc_and_sigint() -> None:
+    """Undo defer_gc_and_sigint once the large libraries are imported; the garbage collector then skips their objects."""
     global _waiting, _frozen
     if not _waiting:
         return
@@ -108,7 +108,7 @@ def started() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def will_end(code: int) -> None:
+def set_exit_code(code: int) -> None:
     """Set the exit code of the program."""
     global _exit_code
     if _is_first or this_world().size > 1:

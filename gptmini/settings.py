@@ -58,10 +58,10 @@ def checked(values: object, schema: Any, file: Path | None = None) -> Any:
         return TypeAdapter(schema).validate_python(values, strict=True)
     except ValidationError as error:
         where = "" if file is None else f"{file}: "
-        raise UserError(f"{where}{first_mistake(error)}") from None
+        raise UserError(f"{where}{first_error(error)}") from None
 
 
-def first_mistake(error: ValidationError) -> str:
+def first_error(error: ValidationError) -> str:
     """Describe the first mistake in values from a file, in one line: the value's name and its requirement."""
     first = error.errors(include_url=False)[0]
     reason = first["msg"].removeprefix("Value error, ")

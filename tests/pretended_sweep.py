@@ -60,7 +60,7 @@ def _train(folder, sampler):
         )
         worker.work()
 
-    with stopping.listening(), ThreadPoolExecutor() as pool:
+    with stopping.catch_signals(), ThreadPoolExecutor() as pool:
         list(pool.map(work, range(2)))
     sweep = Sweep(folder, space, settings(sampler=sampler))
     write_csv(folder / "table.csv", sweep.rows(), space.keys)

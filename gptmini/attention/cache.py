@@ -47,7 +47,7 @@ class Slots:
         else:
             self.lengths = torch.tensor(lengths, device=self.device)
 
-    def take(self, n_tokens: int) -> None:
+    def reserve(self, n_tokens: int) -> None:
         """Reserve the next n_tokens slots of each row for one forward pass.
 
         Raises ValueError if the slots exceed the capacity.
@@ -129,10 +129,12 @@ class KVCache:
         # All layers share one tensor, so that one operation slices the views of every layer. The positions of a head
         # are contiguous, because each decoding step reads all of them.
         shape = (n_layers, slots.batch_size, 2 * n_kv_heads, slots.capacity, d_head)
-        self.room = torch.zeros(shape, device=slots.device, dtype=dtype)  # (N, B, 2 G, capacity, D)
+        self.buffer = torch.zeros(
+            shape, device=slots.device, dtype=dtype
+        )  # (N, B, 2 G, capacity, D)
 
         self.layers = []
-        for layer in self.room.transpose(2, 3):  # (B, capacity, 2 G, D)
+        for layer in self.buffer.transpose(2, 3):  # (B, capacity, 2 G, D)
             keys = layer[:, :, :n_kv_heads]  # (B, capacity, G, D)
             values = layer[:, :, n_kv_heads:]  # (B, capacity, G, D)
             self.layers.append(LayerCache(keys, values, slots))

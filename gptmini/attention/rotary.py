@@ -30,7 +30,7 @@ def rotary_table(
     """
     radians_per_token = frequencies(d_head, base)  # (D/2)
     if scaling is not None:
-        radians_per_token = lowered(radians_per_token, **scaling)
+        radians_per_token = scale_frequencies(radians_per_token, **scaling)
     positions = torch.arange(length, dtype=torch.float32, device="cpu")  # (length)
     angles = torch.outer(positions, radians_per_token)  # (length, D/2)
     return Rotary(angles.cos(), angles.sin())
@@ -42,7 +42,7 @@ def frequencies(d_head: int, base: float) -> Tensor:
     return float(base) ** -(channels / d_head)  # (D/2)
 
 
-def lowered(
+def scale_frequencies(
     plain: Tensor,
     factor: float,
     low_freq_factor: float | None = None,

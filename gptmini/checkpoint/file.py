@@ -13,7 +13,7 @@ from torch import Tensor
 
 from gptmini.files import flush_file, replacing
 from gptmini.model.config import GPTConfig, config_from_file
-from gptmini.model.gpt import GPT, gpt_of_shapes
+from gptmini.model.gpt import GPT, meta_gpt
 from gptmini.untrusted import read_tensors
 from gptmini.user_error import UserError
 from gptmini.version import __version__
@@ -135,7 +135,7 @@ def build_model(checkpoint: dict) -> GPT:
             f"got {len(weights)} weights and an embedding of {tuple(embedding)}"
         )
 
-    model = gpt_of_shapes(config)
+    model = meta_gpt(config)
     try:
         model.load_state_dict(weights, assign=True)
     except RuntimeError as error:

@@ -9,7 +9,7 @@ import sys
 from importlib import import_module
 from pathlib import Path
 
-from gptmini.commands.mistakes import one_line_errors, print_mistake
+from gptmini.commands.mistakes import one_line_errors, print_error
 from gptmini.configuration.user_modules import allow_user_modules
 from gptmini.process import MISUSE
 from gptmini.version import __version__
@@ -47,7 +47,7 @@ def main() -> None:
     else:
         close = difflib.get_close_matches(name, COMMANDS, n=1)
         fix = f"did you mean {close[0]}?" if close else f"choose from {', '.join(COMMANDS)}"
-        print_mistake(f"unknown command {shlex.quote(name)}; {fix}")
+        print_error(f"unknown command {shlex.quote(name)}; {fix}")
         sys.exit(MISUSE)
 
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from gptmini.commands.arguments import at_least_one, print_resolved_run
 from gptmini.commands.evaluate_output import topic_lines
-from gptmini.commands.mistakes import Parser, one_line_errors, path_argument, print_mistake
+from gptmini.commands.mistakes import Parser, one_line_errors, path_argument, print_error
 from gptmini.configuration.messages import advising_on_memory
 from gptmini.loading import open_model
-from gptmini.process import TROUBLE, started
+from gptmini.process import OUT_OF_RESOURCES, restore_gc_and_sigint
 from gptmini.user_error import UserError
 
 # torch takes seconds to import, so options are checked first.
@@ -129,7 +129,7 @@ def main(arguments: list[str] | None = None) -> None:
     from gptmini.evaluation.measured import measure, report_of, scores_documents_alone
     from gptmini.hardware import choose_device
 
-    started()
+    restore_gc_and_sigint()
     device = choose_device(options.device)
     models = [open_model(path) for path in options.runs]
     text = open_text(options, models[0])
@@ -156,10 +156,10 @@ def main(arguments: list[str] | None = None) -> None:
 
         loss = result.evaluation.loss
         if not math.isfinite(loss):
-            print_mistake(
+            print_error(
                 f"the loss of {trained.path} on {text.name} must be finite, got {loss}; its run may have diverged"
             )
-            sys.exit(TROUBLE)
+            sys.exit(OUT_OF_RESOURCES)
 
     report = report_of(text, measured)
     for given, trained in zip(options.runs, models, strict=True):

@@ -5,7 +5,7 @@ import os
 
 from gptmini.commands.arguments import print_resolved_run
 from gptmini.commands.mistakes import Parser, one_line_errors, path_argument
-from gptmini.process import started
+from gptmini.process import restore_gc_and_sigint
 from gptmini.report.provenance import training_of
 from gptmini.settings import SAMPLE_TEMPERATURE
 from gptmini.user_error import UserError
@@ -71,18 +71,18 @@ def main(arguments: list[str] | None = None) -> None:
     from gptmini.checkpoint.file import read_checkpoint
     from gptmini.files import encodable
     from gptmini.interop import ARCHITECTURES, write_folder, write_gguf
-    from gptmini.interop.folder import check_is_free
+    from gptmini.interop.folder import require_empty
     from gptmini.interop.folder_settings import stored_source_settings
     from gptmini.loading import is_exported, model_and_tokenizer
     from gptmini.runs import find_checkpoint, named_run
 
-    started()
+    restore_gc_and_sigint()
     out = options.out
     is_gguf = out.suffix.lower() == GGUF
     if is_gguf and os.path.lexists(out):
         raise UserError(f"{out} already exists; delete it or give another name")
     if not is_gguf:
-        check_is_free(out)
+        require_empty(out)
 
     if is_exported(options.run):
         raise UserError(

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from gptmini.configuration.comments import comments_of
-from gptmini.configuration.keys import chain_of, files_of_group, unknown_key
+from gptmini.configuration.keys import files_of_group, option_files, unknown_key
 from gptmini.files import CONFIGS
 from gptmini.key_table import keys_with
 from gptmini.untrusted import read_yaml
@@ -77,7 +77,7 @@ def _meanings(command: str, groups: Sequence[str], typed: "Typed") -> dict[str, 
         meanings |= comments_of(CONFIGS / f"{name}.yaml")[1]
     for group in groups:
         option = typed.choices[group]
-        for file in chain_of(group, option, typed.config_dir):
+        for file in option_files(group, option, typed.config_dir):
             purpose, comments = comments_of(file)
             meanings[group] = purpose
             if group != "experiment":

@@ -12,13 +12,13 @@ from gptmini.commands.help import show_help
 from gptmini.commands.mistakes import (
     complaint,
     one_line_errors,
-    print_mistake,
+    print_error,
     refuse_options_as_keys,
 )
-from gptmini.configuration.compose import Composed, check_root, in_one_class, typed_for_job
+from gptmini.configuration.compose import Composed, as_user_errors, check_root, typed_for_job
 from gptmini.configuration.keys import known_keys
 from gptmini.configuration.messages import explain
-from gptmini.configuration.overrides import in_hydras_grammar, key_of
+from gptmini.configuration.overrides import key_of, quote_for_hydra
 from gptmini.configuration.user_modules import allow_user_modules
 from gptmini.files import CONFIGS
 from gptmini.process import MISUSE, mute
@@ -30,7 +30,7 @@ from gptmini.world import this_world
 Job = Callable[[Composed], Any]
 
 
-def run_composed(command: str, arguments: list[str], job: Job, show: Job) -> None:
+def run_hydra_command(command: str, arguments: list[str], job: Job, show: Job) -> None:
     """Let Hydra compose a configuration, and run a job with it, or several jobs with -m.
 
     --help and --cfg print the configuration instead. Each rank of a run does all this, so a mistake ends every rank.
@@ -58,7 +58,7 @@ def run_composed(command: str, arguments: list[str], job: Job, show: Job) -> Non
 
 
 def _run(command: str, flags: argparse.Namespace, argv: list[str], job: Job) -> None:
-    """Run the command like run_composed, but raise a user's mistake."""
+    """Run the command like run_hydra_command, but raise a user's mistake."""
     import hydra
 
     # Let Hydra raise its errors instead of printing them on several lines.
@@ -83,7 +83,7 @@ def _run(command: str, flags: argparse.Namespace, argv: list[str], job: Job) -> 
             mistake = explain(error)
             if flags.multirun and mistake is not None:
                 # Print the error now, because the other jobs may take hours.
-                print_mistake(f"job {' '.join(typed.overrides)} failed: {mistake}")
+                print_error(f"job {' '.join(typed.overrides)} failed: {mistake}")
             # A launcher may run the job in another process, which can only report an exception.
             if os.getpid() != process:
                 raise
@@ -93,7 +93,7 @@ def _run(command: str, flags: argparse.Namespace, argv: list[str], job: Job) -> 
     given_argv = list(sys.argv)
     sys.argv[1:] = argv
     try:
-        with in_one_class():
+        with as_user_errors():
             hydra.main(version_base="1.3", config_path=str(CONFIGS), config_name=command)(run_job)()
     finally:
         sys.argv[:] = given_argv
@@ -150,7 +150,7 @@ def parse_flags(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
         flags.cfg = None
         return flags, arguments
 
-    overrides = in_hydras_grammar(flags.overrides, multirun=flags.multirun)
+    overrides = quote_for_hydra(flags.overrides, multirun=flags.multirun)
     if flags.multirun:
         _check_jobs_differ(overrides)
     own = [] if flags.config_dir is None else ["--config-dir", flags.config_dir]
@@ -176,7 +176,7 @@ def refuse(parser: argparse.ArgumentParser, message: str, *, with_sweep: bool = 
         message = f"--{unknown[1]} is not an option; write {key}=VALUE"
     else:
         message = complaint(parser, message)
-    print_mistake(message)
+    print_error(message)
     sys.exit(MISUSE)
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from gptmini.commands.mistakes import Parser, one_line_errors, path_argument
 from gptmini.job.printing import command_line, print_topic
 from gptmini.loading import local_path
-from gptmini.process import started
+from gptmini.process import restore_gc_and_sigint
 from gptmini.user_error import UserError
 
 if TYPE_CHECKING:
@@ -50,11 +50,11 @@ def main(arguments: list[str] | None = None) -> None:
 
     from gptmini.checkpoint.file import header, write_checkpoint
     from gptmini.files import new_folder
-    from gptmini.interop.folder import check_is_free
+    from gptmini.interop.folder import require_empty
     from gptmini.interop.folder_settings import read_source_settings
 
-    started()
-    check_is_free(folder)
+    restore_gc_and_sigint()
+    require_empty(folder)
     source = local_path(options.source)
     model, tokenizer = read_model(options.source, source, options.meta)
     state = {f"model.{name}": weight for name, weight in model.state_dict().items()}

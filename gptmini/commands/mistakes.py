@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 from gptmini.configuration.messages import explain, lost_a_rank, ran_out_of_memory
 from gptmini.job.launch import RanksFailed
-from gptmini.process import INTERRUPTED, MISUSE, TROUBLE, is_muted
+from gptmini.process import INTERRUPTED, MISUSE, OUT_OF_RESOURCES, is_muted
 from gptmini.world import this_world
 
 # Seconds that another rank waits before it prints an error. Rank 0 may have the same error and print it first. torchrun
@@ -57,7 +57,7 @@ def one_line_errors() -> Iterator[None]:
         sys.exit(INTERRUPTED)
     except RanksFailed as failed:
         if not failed.is_printed:
-            print_mistake(str(failed))
+            print_error(str(failed))
         sys.exit(failed.code)
     except Exception as error:
         if isinstance(error, BrokenPipeError) and _stdout_is_unread():
@@ -69,10 +69,10 @@ def one_line_errors() -> Iterator[None]:
             raise
         if this_world().rank > 0:
             time.sleep(BEHIND)
-        print_mistake(line)
+        print_error(line)
         is_full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
         is_trouble = is_full or ran_out_of_memory(error) or lost_a_rank(error)
-        sys.exit(TROUBLE if is_trouble else MISUSE)
+        sys.exit(OUT_OF_RESOURCES if is_trouble else MISUSE)
 
 
 def _stdout_is_unread() -> bool:
@@ -89,7 +89,7 @@ def _stdout_is_unread() -> bool:
     return bool(poll.poll(0))
 
 
-def print_mistake(mistake: str) -> None:
+def print_error(mistake: str) -> None:
     """Print an error as one line on stderr, with the rank unless it is rank 0.
 
     Print nothing if stderr is closed, because print would use stdout instead.
@@ -113,7 +113,7 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Print the error as one line, and exit with code 2."""
-        print_mistake(complaint(self, message))
+        print_error(complaint(self, message))
         sys.exit(MISUSE)
 
 

@@ -3,11 +3,11 @@
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from gptmini.commands.hydra_flags import run_composed
+from gptmini.commands.hydra_flags import run_hydra_command
 from gptmini.commands.train import show_configuration
 from gptmini.configuration.compose import Composed
 from gptmini.key_table import keys_with
-from gptmini.process import started
+from gptmini.process import restore_gc_and_sigint
 from gptmini.user_error import UserError
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ SHOWN_CHARACTERS = 72
 
 def main(arguments: list[str]) -> None:
     """Tokenise a text, or several texts with -m."""
-    run_composed("prepare", arguments, run_job, show_configuration)
+    run_hydra_command("prepare", arguments, run_job, show_configuration)
 
 
 def run_job(composed: Composed) -> None:
@@ -28,7 +28,7 @@ def run_job(composed: Composed) -> None:
     from rich.console import Console
 
     from gptmini.configuration.building import text_settings
-    from gptmini.configuration.stored import resolved
+    from gptmini.configuration.stored import resolve_configuration
     from gptmini.data.meta import SPLITS
     from gptmini.job.progress import show_progress
     from gptmini.job.tokens import open_tokens
@@ -38,11 +38,11 @@ def run_job(composed: Composed) -> None:
         value = composed.value(key)
         if value is not None:
             raise UserError(f"gptmini prepare does not train a run; leave out {key}={value}")
-    plain, typed = resolved(composed)
+    plain, typed = resolve_configuration(composed)
     settings = text_settings(plain, kind=PrepareSettings)
     root = settings.root
     assert isinstance(root, PrepareSettings)
-    started()
+    restore_gc_and_sigint()
 
     console = Console(soft_wrap=True, highlight=False)
     with show_progress(console) as watcher:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from gptmini.commands.arguments import print_resolved_run
 from gptmini.commands.mistakes import Parser, one_line_errors, path_argument
-from gptmini.process import started
+from gptmini.process import restore_gc_and_sigint
 from gptmini.user_error import UserError
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def main(arguments: list[str] | None = None) -> None:
     from gptmini.report.tables import csv_of
     from gptmini.runs import find_run
 
-    started()
+    restore_gc_and_sigint()
     if options.compare is None:
         runs = [ReportedRun(find_run(options.run))]
         out = runs[0].folder / ("metrics.csv" if options.csv else "report.html")

@@ -5,7 +5,7 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gptmini.commands.mistakes import Parser, one_line_errors, path_argument, print_mistake
+from gptmini.commands.mistakes import Parser, one_line_errors, path_argument, print_error
 from gptmini.user_error import UserError
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def main(arguments: list[str] | None = None) -> None:
         print(printable(line))
     for run in runs:
         if run.reason is not None:
-            print_mistake(run.reason)
+            print_error(run.reason)
 
 
 def bits_of(run: "Overview") -> float:

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from gptmini.commands.arguments import at_least_one, print_resolved_run
-from gptmini.commands.mistakes import Parser, one_line_errors, path_argument, print_mistake
+from gptmini.commands.mistakes import Parser, one_line_errors, path_argument, print_error
 from gptmini.commands.sample_output import Interruption, show_jsonl, show_text
 from gptmini.configuration.messages import advising_on_memory
 from gptmini.data.escapes import unescaped
-from gptmini.process import INTERRUPTED, MISUSE, started
+from gptmini.process import INTERRUPTED, MISUSE, restore_gc_and_sigint
 from gptmini.settings import SAMPLE_BATCH_SIZE, SAMPLE_SEED, SAMPLE_TEMPERATURE, SAMPLE_TOKENS
 from gptmini.user_error import UserError
 
@@ -186,7 +186,7 @@ def main(arguments: list[str] | None = None) -> None:
     device = choose_device(options.device)
     if options.compile:
         check_compiler(device)
-    started()
+    restore_gc_and_sigint()
 
     run = named_run(options.run, saved=True)
     model, tokenizer = load(run)
@@ -276,7 +276,7 @@ def converse(
             write_samples([line], seed)
         except UserError as error:
             # A character of this line may be unknown to the tokenizer. The next line may still work.
-            print_mistake(str(error))
+            print_error(str(error))
             is_complete = False
         if interruption.came is not None:
             print()

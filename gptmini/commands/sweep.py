@@ -13,8 +13,8 @@ from gptmini.configuration.building import sweep_settings
 from gptmini.configuration.compose import compose
 from gptmini.configuration.overrides import as_override, key_of
 from gptmini.configuration.sweep_space import is_sweep_override, space_of
-from gptmini.job.sweeping import check_and_prepare, leave_launcher, train_all
-from gptmini.process import started
+from gptmini.job.sweeping import check_and_prepare, detach_from_launcher, train_all
+from gptmini.process import restore_gc_and_sigint
 from gptmini.user_error import UserError
 
 
@@ -38,7 +38,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 
 def main(arguments: list[str] | None = None) -> None:
     """Train all unfinished runs of a sweep. Exit with code 0 only if all runs have finished."""
-    task = leave_launcher()
+    task = detach_from_launcher()
     with one_line_errors():
         options = parse(arguments)
         keys = [word for word in options.overrides if options.help and "=" not in word]
@@ -68,7 +68,7 @@ def main(arguments: list[str] | None = None) -> None:
             source = as_override("init_from", checked.tree["init_from"])
             others = [line for line in space.fixed if key_of(line) != "init_from"]
             space = replace(space, fixed=[*others, source])
-        started()
+        restore_gc_and_sigint()
         code = train_all(
             space,
             settings,

@@ -3,7 +3,7 @@
 import sys
 import time
 
-from gptmini.commands.hydra_flags import run_composed
+from gptmini.commands.hydra_flags import run_hydra_command
 from gptmini.configuration.compose import Composed
 from gptmini.world import this_world
 
@@ -12,7 +12,7 @@ from gptmini.world import this_world
 
 def main(arguments: list[str]) -> None:
     """Train a run, or several runs with -m."""
-    run_composed("train", arguments, run_job, show_configuration)
+    run_hydra_command("train", arguments, run_job, show_configuration)
 
 
 def run_job(composed: Composed) -> float | None:
@@ -20,9 +20,9 @@ def run_job(composed: Composed) -> float | None:
 
     The best loss is None if this process only launched the ranks.
     """
-    from gptmini.job.train import follow, train
+    from gptmini.job.train import train, train_as_follower
 
-    result = follow() if this_world().rank > 0 else train(composed)
+    result = train_as_follower() if this_world().rank > 0 else train(composed)
     if result is None:
         return None
     if result.exit_code:
@@ -36,10 +36,10 @@ def show_configuration(composed: Composed) -> None:
     With budget=, prepare the text first, because the chosen values depend on it.
     """
     from gptmini.configuration.building import as_yaml, build_settings
-    from gptmini.configuration.stored import resolved
+    from gptmini.configuration.stored import resolve_configuration
 
     began = time.monotonic()
-    plain, typed = resolved(composed)
+    plain, typed = resolve_configuration(composed)
     changes = {}
     trains = "verify" not in plain  # a key of gptmini prepare
     if trains and plain["budget"] is not None and plain["resume"] is None:

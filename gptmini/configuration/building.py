@@ -182,7 +182,7 @@ def _trainer_settings(config: "DictConfig") -> "tuple[TrainerSettings, list[str]
     A resumed run may have other devices than before. If its batch_size does not divide each device's share of the
     global batch evenly, the largest smaller number that does is used.
     """
-    from gptmini.training.trainer_settings import divisors, share_of
+    from gptmini.training.trainer_settings import divisors, sequences_per_rank
 
     world = this_world()
     wanted = config.trainer.get("batch_size")
@@ -190,7 +190,7 @@ def _trainer_settings(config: "DictConfig") -> "tuple[TrainerSettings, list[str]
         return build_component(config.trainer).placed(world), []
 
     placed = build_component(config.trainer, batch_size="auto").placed(world)
-    share = share_of(placed.global_batch_size, placed.n_ranks)
+    share = sequences_per_rank(placed.global_batch_size, placed.n_ranks)
     fitting = next(size for size in divisors(share) if size <= wanted)
     notes = []
     if fitting != wanted:
@@ -214,9 +214,9 @@ def check_model(
         return
 
     from gptmini.model.adapting import freeze
-    from gptmini.model.gpt import gpt_of_shapes
+    from gptmini.model.gpt import meta_gpt
 
-    freeze(gpt_of_shapes(model.with_vocab_size(1)), frozen)
+    freeze(meta_gpt(model.with_vocab_size(1)), frozen)
 
 
 def _callbacks(parts: "DictConfig") -> "list[Callback]":

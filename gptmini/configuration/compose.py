@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gptmini.configuration.overrides import Typed, in_hydras_grammar, quoted, shown
+from gptmini.configuration.overrides import Typed, quote_for_hydra, quoted, shown
 from gptmini.files import CONFIGS
 from gptmini.user_error import UserError
 
@@ -35,7 +35,7 @@ class Composed(NamedTuple):
 
 
 @contextmanager
-def in_one_class() -> Iterator[None]:
+def as_user_errors() -> Iterator[None]:
     """Turn Python errors inside Hydra, which an unexpected configuration causes, into a UserError."""
     try:
         yield
@@ -97,7 +97,7 @@ def compose(command: str, overrides: Sequence[str], config_dir: str | None = Non
     from hydra.core.global_hydra import GlobalHydra
     from omegaconf import OmegaConf, open_dict
 
-    readable = in_hydras_grammar(overrides)
+    readable = quote_for_hydra(overrides)
     added = []
     if config_dir is not None:
         added.append(f"hydra.searchpath=[{quoted(f'file://{Path(config_dir).resolve()}')}]")
@@ -106,7 +106,7 @@ def compose(command: str, overrides: Sequence[str], config_dir: str | None = Non
     running = GlobalHydra.instance().hydra
     GlobalHydra.instance().clear()
     try:
-        with in_one_class(), hydra.initialize_config_dir(str(CONFIGS), version_base="1.3"):
+        with as_user_errors(), hydra.initialize_config_dir(str(CONFIGS), version_base="1.3"):
             config = hydra.compose(command, [*readable, *added], return_hydra_config=True)
     finally:
         GlobalHydra.instance().hydra = running

@@ -53,12 +53,12 @@ def _source_of(name: str) -> "TrainedSource":
 def _makes_tokenizer_of(source: "TrainedSource", part: "DictConfig") -> bool:
     """Whether a tokenizer part builds the source model's tokenizer from any text."""
     from gptmini.configuration.building import build_component, target_class
-    from gptmini.tokenizer import of_ids
+    from gptmini.tokenizer import identity_of
 
     if not getattr(target_class(part), "needs_no_text", False):
         return False
     made = build_component(part).builder()([])
-    return of_ids(made.to_dict()) == of_ids(source.tokenizer.to_dict())
+    return identity_of(made.to_dict()) == identity_of(source.tokenizer.to_dict())
 
 
 def _sizes(config: "DictConfig", typed: Typed, source: "TrainedSource") -> dict[str, Any]:

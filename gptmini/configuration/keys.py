@@ -126,7 +126,7 @@ def unknown_root_key(key: str) -> str:
 def chosen_by_experiment(typed: Typed) -> set[str]:
     """Return the keys that the chosen experiment sets, and the groups for which it chooses an option."""
     chosen = set()
-    for file in chain_of("experiment", typed.choices.get("experiment"), typed.config_dir):
+    for file in option_files("experiment", typed.choices.get("experiment"), typed.config_dir):
         tree = read_yaml(file, trusted=True)
         keys = set(_keys_of(tree, ""))
         chosen |= {key for key in keys if not any(other.startswith(f"{key}.") for other in keys)}
@@ -136,7 +136,7 @@ def chosen_by_experiment(typed: Typed) -> set[str]:
     return chosen
 
 
-def chain_of(group: str, option: str | None, config_dir: str | None) -> Iterator[Path]:
+def option_files(group: str, option: str | None, config_dir: str | None) -> Iterator[Path]:
     """Yield the file of an option, after the files of the options in its defaults list."""
     for file in files_of_group(group, config_dir):
         if file.stem != option:
@@ -144,7 +144,7 @@ def chain_of(group: str, option: str | None, config_dir: str | None) -> Iterator
         for entry in read_yaml(file, trusted=True).get("defaults", []):
             is_option = isinstance(entry, str) and entry != "_self_"
             if is_option:
-                yield from chain_of(group, entry, config_dir)
+                yield from option_files(group, entry, config_dir)
         yield file
         return
 

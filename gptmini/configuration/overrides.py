@@ -20,7 +20,7 @@ LONGEST_VALUE = 80  # characters of a value in an error message; a longer value 
 YAML_NAMES = {"None": "null", "True": "true", "False": "false"}
 
 
-def in_hydras_grammar(typed: Sequence[str], *, multirun: bool = False) -> list[str]:
+def quote_for_hydra(typed: Sequence[str], *, multirun: bool = False) -> list[str]:
     """Quote overrides so that Hydra reads what the user means.
 
     Hydra's grammar has no umlauts, and commas, parentheses and other characters have a special meaning. A value is
@@ -128,7 +128,7 @@ def as_override(key: str, value: str) -> str:
     """Return KEY=VALUE for a text value, quoted for Hydra if necessary."""
     from hydra.core.override_parser.overrides_parser import OverridesParser
 
-    (line,) = in_hydras_grammar([f"{key}={value}"])
+    (line,) = quote_for_hydra([f"{key}={value}"])
     is_same = OverridesParser.create().parse_override(line).value() == value
     return line if is_same else f"{key}={quoted(value)}"
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from omegaconf import DictConfig
 
 
-def resolved(composed: Composed) -> tuple[dict[str, Any], Typed]:
+def resolve_configuration(composed: Composed) -> tuple[dict[str, Any], Typed]:
     """Return the configuration of a new or resumed run as plain values, and all its overrides so far.
 
     The composed configuration is resolved and changed in place.

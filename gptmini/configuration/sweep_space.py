@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from gptmini.configuration.overrides import in_hydras_grammar, key_of, quoted
+from gptmini.configuration.overrides import key_of, quote_for_hydra, quoted
 from gptmini.key_table import keys_with
 from gptmini.sweep import Dimension, Space
 from gptmini.user_error import UserError
@@ -41,7 +41,7 @@ def space_of(params: Mapping[str, Any], typed: Sequence[str]) -> Space:
     dimensions: dict[str, Dimension] = {}
     fixed: dict[str, str] = {}
     parser = OverridesParser.create()
-    for line in in_hydras_grammar([*described, *typed], multirun=True):
+    for line in quote_for_hydra([*described, *typed], multirun=True):
         override = parser.parse_override(line)
         _check(override)
         key = override.get_key_element()
@@ -107,7 +107,7 @@ def _dimension(override: "Override") -> Dimension:
             key,
             low=value.start,
             high=value.end,
-            is_whole=type(value.start) is int and type(value.end) is int,
+            is_integer=type(value.start) is int and type(value.end) is int,
             is_log="log" in value.tags,
         )
 

@@ -10,7 +10,7 @@ import numpy as np
 from gptmini.data.corpus import Corpus, Document
 from gptmini.data.readers import MOST_LISTED
 from gptmini.tokenizer import LibraryTokenizer, Tokenizer
-from gptmini.tokenizer.library import NO_TEMPLATE
+from gptmini.tokenizer.library import NO_CHAT_TEMPLATE
 from gptmini.user_error import UserError
 
 MOST_ROLES = 20  # roles of chats in a message
@@ -108,10 +108,10 @@ def encode_chats(
     Raises UserError if the tokenizer has no chat template, or if the template rejects a chat.
     """
     if not isinstance(tokenizer, LibraryTokenizer):
-        raise UserError(NO_TEMPLATE)
+        raise UserError(NO_CHAT_TEMPLATE)
     from gptmini.tokenizer.chat import RefusedChatError  # imports Jinja, which only chats need
 
-    chats = tokenizer.chats
+    chats = tokenizer.chat_encoder
     for document in documents:
         messages = json.loads(document.text)
         report.add_roles(message["role"] for message in messages)

@@ -12,7 +12,7 @@ from pydantic import Field, validate_call
 
 from gptmini.data.corpus import HeldOut
 from gptmini.data.paths import names_of
-from gptmini.data.published import only_stored
+from gptmini.data.published import missing_text_error
 from gptmini.data.readers import FieldName, OnError
 from gptmini.data.text_corpus import TextCorpus
 from gptmini.files import replacing
@@ -192,7 +192,7 @@ def _downloaded(
         if all((root / path).is_file() for path in (*chosen.train, *chosen.val)):
             return chosen
     if not may_download:
-        raise only_stored(f"the dataset {dataset}")
+        raise missing_text_error(f"the dataset {dataset}")
 
     # Imported here, because it takes a third of a second.
     from huggingface_hub import HfApi

@@ -22,7 +22,7 @@ from gptmini.data.splits import BuildTokenizer, SplitDocuments, Watcher, build_f
 from gptmini.data.store import TokenStore
 from gptmini.data.text_corpus import TextCorpus
 from gptmini.settings import STRICT, FileName
-from gptmini.tokenizer import Tokenizer, from_dict, of_ids, ready
+from gptmini.tokenizer import Tokenizer, from_dict, identity_of, prebuilt
 from gptmini.user_error import UserError
 
 # Options of the group tokenizer whose names differ from their builders' names.
@@ -141,7 +141,7 @@ class Mixture(Corpus):
         is_new = False
         stores = []
         # The kind and the content of the tokenizer determine the names and fingerprints of prepared folders.
-        builder = ready(tokenizer, name=kind, sha256=digest_of_json(tokenizer.to_dict()))
+        builder = prebuilt(tokenizer, name=kind, sha256=digest_of_json(tokenizer.to_dict()))
         for part in self.parts:
             store = part.data
             if not isinstance(store, TokenStore):
@@ -187,7 +187,7 @@ class Mixture(Corpus):
                     f"all sources must have the same tokenizer, got {found} in {store.folder} and {kind} in the "
                     f"others; set tokenizer={OPTIONS.get(found, found)}, or give the text instead of the folder"
                 )
-            if of_ids(store.tokenizer_state) != of_ids(prepared[0].tokenizer_state):
+            if identity_of(store.tokenizer_state) != identity_of(prepared[0].tokenizer_state):
                 raise UserError(
                     f"all sources must have the same tokenizer, but {prepared[0].folder} and {store.folder} differ; "
                     "give their texts instead to learn one tokenizer from all"

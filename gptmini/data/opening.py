@@ -98,7 +98,7 @@ def opened(file: Path, encoding: str) -> Iterator[Opened]:
     """
     packing = format_of(file).packing
     # pyarrow reads its own file objects faster than Python's.
-    raw = need_pyarrow(file).OSFile(str(file)) if packing == ".zst" else file.open("rb")
+    raw = import_pyarrow(file).OSFile(str(file)) if packing == ".zst" else file.open("rb")
 
     try:
         with raw, _unpacked(raw, packing) as unpacked:
@@ -127,7 +127,7 @@ def _unpacked(raw: BinaryIO, packing: str) -> BinaryIO:
     return raw
 
 
-def need_pyarrow(file: Path) -> ModuleType:
+def import_pyarrow(file: Path) -> ModuleType:
     """Import pyarrow; UserError with the command that installs it if it is missing."""
     try:
         import pyarrow

@@ -64,9 +64,9 @@ class FoundFiles:
     def notes(self) -> list[str]:
         """Return one line for each reason to skip files."""
         return [
-            *note_on(self.left_out, "skipped (no readable text)"),
-            *note_on(self.own, "skipped (written by gptmini)", noun="path"),
-            *note_on(self.unreadable, "skipped (not readable)", noun="folder"),
+            *note_about(self.left_out, "skipped (no readable text)"),
+            *note_about(self.own, "skipped (written by gptmini)", noun="path"),
+            *note_about(self.unreadable, "skipped (not readable)", noun="folder"),
         ]
 
 
@@ -111,7 +111,7 @@ def without_held_out(files: Sequence[Path], held_out: Sequence[Path]) -> list[Pa
     return rest
 
 
-def note_on(files: Sequence[Path], what: str, *, noun: str = "file") -> list[str]:
+def note_about(files: Sequence[Path], what: str, *, noun: str = "file") -> list[str]:
     """Return a line such as "1 file was skipped: a.txt", or no line if there is no file."""
     if not files:
         return []

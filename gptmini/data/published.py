@@ -53,7 +53,7 @@ class PublishedText(Corpus):
 
         is_new = path is None and not self.file.is_file()
         if is_new and not may_download:
-            raise only_stored(f"the text {name}")
+            raise missing_text_error(f"the text {name}")
         data = download(url) if is_new else self.file.read_bytes()
         digest = hashlib.sha256(data).hexdigest()
         if sha256 is not None and digest != sha256:
@@ -101,7 +101,7 @@ def download(url: str) -> bytes:
         ) from None
 
 
-def only_stored(what: str) -> UserError:
+def missing_text_error(what: str) -> UserError:
     """Return the error for a missing text that the command line does not name.
 
     A text that only a run folder names is never downloaded, because the folder may come from somebody else.

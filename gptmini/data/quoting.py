@@ -61,7 +61,9 @@ def looks_like_row(line: str, delimiter: str, n_values: int) -> bool:
     return n_values > 1 and len(next(csv.reader([line], delimiter=delimiter), [])) == n_values
 
 
-def separated(header: list[str], delimiter: str, following: str) -> tuple[str, list[str], str]:
+def guess_delimiter(
+    header: list[str], delimiter: str, following: str
+) -> tuple[str, list[str], str]:
     """Guess the delimiter of a table whose header does not have the wanted column.
 
     Args:

@@ -17,11 +17,11 @@ from gptmini.data.opening import (
     Opened,
     decoded,
     format_of,
-    need_pyarrow,
+    import_pyarrow,
     opened,
 )
 from gptmini.data.pieces import PIECE, Piece, in_pieces
-from gptmini.data.quoting import DELIMITERS, looks_like_row, quoting_of, separated
+from gptmini.data.quoting import DELIMITERS, guess_delimiter, looks_like_row, quoting_of
 from gptmini.user_error import UserError
 
 ROWS = 256  # rows of a Parquet file that are read at once
@@ -181,7 +181,7 @@ class Reader:
             following = ""
             with suppress(LineTooLongError):
                 following = next(lines, "")
-            found, names, remedy = separated(names, delimiter, following)
+            found, names, remedy = guess_delimiter(names, delimiter, following)
             problem = _missing(str(file), self.field, names)
             raise UserError(f"{problem}, separated by {found}; {remedy}")
         column = names.index(self.field)
@@ -219,7 +219,7 @@ class Reader:
 
     def _parquet_texts(self, file: Path) -> Iterator[Piece]:
         """Yield the texts of a column of Parquet. Estimate the position in the file from the row number."""
-        pyarrow = need_pyarrow(file)
+        pyarrow = import_pyarrow(file)
         from pyarrow import parquet
 
         column, *_ = self.field.split(".")

@@ -9,7 +9,7 @@ from pydantic import validate_call
 from gptmini.data.corpus import Corpus, DigestOf, Document, HeldOut
 from gptmini.data.escapes import unescaped
 from gptmini.data.opening import Encoding, format_of, opened
-from gptmini.data.paths import Paths, find_files, names_of, note_on, without_held_out
+from gptmini.data.paths import Paths, find_files, names_of, note_about, without_held_out
 from gptmini.data.pieces import Piece
 from gptmini.data.quoting import quoting_of
 from gptmini.data.readers import FieldName, LossOn, OnError, Reader, Separator, Template
@@ -84,7 +84,7 @@ class TextCorpus(Corpus):
             self.files = without_held_out(found.files, held_out.files)
             kept = set(self.files)
             in_both = [file for file in found.files if file not in kept]
-            self._found_notes += note_on(in_both, "held out (also in data.val_path)")
+            self._found_notes += note_about(in_both, "held out (also in data.val_path)")
             self._found_notes += held_out.notes()
         # Bytes of all files on disk.
         self.size = sum(file.stat().st_size for file in (*self.files, *self.val_files))
@@ -151,13 +151,15 @@ class TextCorpus(Corpus):
     def notes(self) -> list[str]:
         """Return notes on skipped files and records and on an unused separator; complete once the text is read."""
         reader = self._reader
-        notes = [*self._found_notes, *note_on(self._empty, "skipped (contains no text)")]
+        notes = [*self._found_notes, *note_about(self._empty, "skipped (contains no text)")]
         if reader.separator is not None and not reader.n_separators:
             notes.append(
                 f"data.separator={reader.separator!r} never occurs; each plain text file is one document"
             )
-        notes += note_on(reader.quoted, "read as quoted (quotation marks around values removed)")
-        notes += note_on(reader.marked, "read as unquoted (quotation marks are part of the text)")
+        notes += note_about(reader.quoted, "read as quoted (quotation marks around values removed)")
+        notes += note_about(
+            reader.marked, "read as unquoted (quotation marks are part of the text)"
+        )
         if reader.merged:
             n_merged = len(reader.merged)
             subject = "1 value contains" if n_merged == 1 else f"{n_merged:,} values contain"

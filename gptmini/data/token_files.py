@@ -16,7 +16,7 @@ from pydantic import validate_call
 
 from gptmini.data.corpus import Corpus, DigestOf, Document, HeldOut
 from gptmini.data.meta import SPLITS, read_meta, write_meta
-from gptmini.data.paths import STANDARD_INPUT, Paths, find_files, note_on, without_held_out
+from gptmini.data.paths import STANDARD_INPUT, Paths, find_files, note_about, without_held_out
 from gptmini.data.recipe import plan_recipe
 from gptmini.data.splits import BuildTokenizer, Progress, Watcher
 from gptmini.data.store import TokenStore
@@ -89,7 +89,7 @@ class TokenFiles(Corpus):
                 [file.path for file in self.files], [file.path for file in self.val_files]
             )
             in_both = [file.path for file in self.files if file.path not in kept]
-            self._notes = note_on(in_both, "held out (also in data.val_path)")
+            self._notes = note_about(in_both, "held out (also in data.val_path)")
             self.files = [file for file in self.files if file.path in kept]
         else:
             # Such as nanoGPT's val.bin and fineweb_val_000000.bin.

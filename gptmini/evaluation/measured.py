@@ -17,7 +17,7 @@ from gptmini.evaluation.score import Evaluation, Sums, exponential, score
 from gptmini.evaluation.texts import HeldOutText
 from gptmini.evaluation.windows import documents_alone, stream
 from gptmini.model import GPT
-from gptmini.tokenizer import Tokenizer, bos_id_of, of_ids
+from gptmini.tokenizer import Tokenizer, bos_id_of, identity_of
 from gptmini.user_error import UserError
 
 
@@ -193,7 +193,7 @@ def scores_documents_alone(
     Raises UserError if each document must be scored alone, but a stride is given or a tokenizer has no id to put before
     a document.
     """
-    tokenizers = [of_ids(trained.tokenizer.to_dict()) for trained in models]
+    tokenizers = [identity_of(trained.tokenizer.to_dict()) for trained in models]
     have_same = all(state == tokenizers[0] for state in tokenizers)
     if have_same and not per_document:
         return False

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from gptmini.evaluation.windows import BLOCK_BYTES, NOT_SCORED, Passage
 from gptmini.model import GPT, next_token_loss
-from gptmini.model.loss import row_pieces
+from gptmini.model.loss import split_rows
 from gptmini.user_error import UserError
 
 LARGEST_EXPONENT = 709  # exp(709) is near the largest float64; exp(710) overflows
@@ -97,7 +97,7 @@ def token_losses(model: GPT, tokens: Tensor, targets: Tensor) -> tuple[Tensor, T
     # Work in pieces: all logits of a large vocabulary at once would take gigabytes.
     losses = []
     likeliest = []
-    for rows, row_targets in row_pieces(model, hidden, targets):  # (1, n, C), (n,)
+    for rows, row_targets in split_rows(model, hidden, targets):  # (1, n, C), (n,)
         logits = model.unembed(rows)  # (1, n, V)
         losses.append(next_token_loss(logits, row_targets, reduction="none"))  # (n,)
         likeliest.append(logits.argmax(dim=-1).squeeze(0))  # (n,)

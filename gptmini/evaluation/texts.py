@@ -12,7 +12,7 @@ import numpy as np
 from gptmini.data import TextCorpus, TokenStore
 from gptmini.data.ids import without_marks
 from gptmini.data.store import Excerpt
-from gptmini.tokenizer import Tokenizer, document_prefix, from_dict, of_ids, without_prefix
+from gptmini.tokenizer import Tokenizer, document_prefix, from_dict, identity_of, without_prefix
 from gptmini.user_error import UserError
 
 
@@ -51,7 +51,7 @@ class PreparedText:
 
     def _has_ids_of(self, tokenizer: Tokenizer) -> bool:
         """Return whether the folder was prepared with the same ids as this tokenizer's."""
-        return of_ids(tokenizer.to_dict()) == of_ids(self._store.tokenizer_state)
+        return identity_of(tokenizer.to_dict()) == identity_of(self._store.tokenizer_state)
 
     def _own_documents(self, tokenizer: Tokenizer) -> Iterator[np.ndarray]:
         """Yield the prepared ids of each document, without special tokens, until there are max_tokens ids."""

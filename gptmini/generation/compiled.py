@@ -27,7 +27,7 @@ class FixedSlots(Slots):
         assert isinstance(self.lengths, Tensor)
         self.lengths.copy_(torch.tensor(lengths))
 
-    def take(self, n_tokens: int) -> None:
+    def reserve(self, n_tokens: int) -> None:
         """Reserve the next n_tokens slots of each row for one forward pass."""
         assert isinstance(self.lengths, Tensor)
         self._take_index(self.lengths, n_tokens, self.capacity)
@@ -44,7 +44,7 @@ def fixed_cache(model: GPT, batch_size: int, capacity: int) -> GPTCache:
     for layer in cache.attention.layers:
         layer.keys = layer.keys.contiguous()  # (B, capacity, G, D)
         layer.values = layer.values.contiguous()  # (B, capacity, G, D)
-    del cache.attention.room
+    del cache.attention.buffer
 
     # A CUDA graph records memory addresses.
     for tensor in (slots.lengths, *cache.tensors):

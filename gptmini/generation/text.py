@@ -18,7 +18,7 @@ from gptmini.settings import (
     SAMPLE_SEED,
     SAMPLE_TEMPERATURE,
     SAMPLE_TOKENS,
-    first_mistake,
+    first_error,
 )
 from gptmini.tokenizer import REPLACEMENT, Tokenizer
 from gptmini.user_error import UserError
@@ -290,7 +290,7 @@ def _checked_rules(**rules: Any) -> Rules:
     try:
         return Rules(**rules)
     except ValidationError as error:
-        raise UserError(first_mistake(error)) from None
+        raise UserError(first_error(error)) from None
 
 
 def _encode_prompts(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:

@@ -15,7 +15,7 @@ from gptmini.interop.folder_settings import (
     GENERATION,
     TOKENIZER,
     Published,
-    parsed,
+    parse_source_settings,
     special_ids,
     with_source_settings,
 )
@@ -50,14 +50,14 @@ def write_folder(
         kind: model type, as for to_hugging_face.
         dtype: of the weights, a key of DTYPES.
         sampling: settings for generation_config.json besides the ids; ignored if `published` is given.
-        published: settings of the folder that the weights came from, from read_source_settings; None if there is no folder.
+        published: settings of the folder that the weights came from, see read_source_settings; None without a folder.
 
     Returns the model type.
     Raises UserError if the folder already exists, or if no model type computes the same as the model.
     """
     path = path.absolute()
-    check_is_free(path)
-    before = parsed(published or {})
+    require_empty(path)
+    before = parse_source_settings(published or {})
     source = before.get(CONFIG, {})
     exported, state = to_hugging_face(model, kind=kind or source.get("model_type"))
     chosen = exported["model_type"]
@@ -92,7 +92,7 @@ def write_folder(
     return chosen
 
 
-def check_is_free(path: Path) -> None:
+def require_empty(path: Path) -> None:
     """Raise UserError unless a path does not exist or is an empty folder."""
     if path.is_symlink() or (path.exists() and (not path.is_dir() or any(path.iterdir()))):
         raise UserError(

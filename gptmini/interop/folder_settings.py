@@ -50,11 +50,11 @@ def stored_source_settings(header: dict) -> dict[str, str]:
     """
     origin = header.get("init_from")
     kept = header.get("published", origin.get("published") if isinstance(origin, dict) else None)
-    parsed(kept or {})
+    parse_source_settings(kept or {})
     return kept or {}
 
 
-def parsed(published: Mapping[str, str]) -> Published:
+def parse_source_settings(published: Mapping[str, str]) -> Published:
     """Parse the result of read_source_settings into settings by file name; raise UserError if it is not valid."""
     try:
         settings = {name: json.loads(published[name]) for name in FILES if name in published}

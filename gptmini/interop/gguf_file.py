@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch import Tensor
 
-from gptmini.attention.rotary import frequencies, lowered
+from gptmini.attention.rotary import frequencies, scale_frequencies
 from gptmini.files import flush_file, naming, temporary_beside
 from gptmini.interop.architectures import ARCHITECTURES, is_conv1d
-from gptmini.interop.folder_settings import parsed, special_ids
+from gptmini.interop.folder_settings import parse_source_settings, special_ids
 from gptmini.interop.gguf_tokenizer import add_tokenizer
 from gptmini.interop.hugging_face import to_hugging_face
-from gptmini.interop.llama import TURNED
+from gptmini.interop.llama import ROTATED_SUFFIXES
 from gptmini.model.gpt import GPT
 from gptmini.model.layers import RMS_NORM_EPS
 from gptmini.tokenizer import Tokenizer
@@ -62,7 +62,7 @@ def write_gguf(
         model: on the CPU, with weights in float32.
         tokenizer: of byte pairs with a pre-tokenizer that llama.cpp supports.
         dtype: of its matrices, a key of DTYPES; vectors and positions stay in float32.
-        published: settings of the folder that the weights came from, from read_source_settings; None if there is no folder.
+        published: settings of the folder that the weights came from, see read_source_settings; None without a folder.
 
     Returns the model type.
     Raises UserError if llama.cpp does not support the model or the tokenizer, or if gguf is not installed.
@@ -84,7 +84,9 @@ def write_gguf(
     try:
         writer.add_name(name)
         _add_sizes(writer, model, kind)
-        add_tokenizer(writer, tokenizer, special_ids(tokenizer, parsed(published or {}), kind))
+        add_tokenizer(
+            writer, tokenizer, special_ids(tokenizer, parse_source_settings(published or {}), kind)
+        )
         tensors = _tensors_of(model, kind, state)
         _add_tensors(writer, tensors, dtype)
 
@@ -173,14 +175,16 @@ def _tensors_of(model: GPT, kind: str, state: dict[str, Tensor]) -> dict[str, np
 
         is_transposed = is_conv1d(their_name, weight.ndim)
         values = (weight.T if is_transposed else weight).contiguous()
-        if KINDS[kind] == "llama" and their_name.endswith(TURNED):
+        if KINDS[kind] == "llama" and their_name.endswith(ROTATED_SUFFIXES):
             values = _with_adjacent_pairs(values, model.config.head_width)
         tensors[name] = values.numpy().astype(np.float32)
     # llama.cpp divides each rotary frequency by these numbers, to scale positions as Llama 3 does.
     scaling: Any = model.config.rotary_scaling
     if scaling is not None and len(scaling) > 1:
         plain = frequencies(model.config.head_width, model.config.rotary_base or 0.0)  # (D/2)
-        tensors["rope_freqs.weight"] = (plain / lowered(plain, **scaling)).numpy()  # (D/2)
+        tensors["rope_freqs.weight"] = (
+            plain / scale_frequencies(plain, **scaling)
+        ).numpy()  # (D/2)
     return tensors
 
 

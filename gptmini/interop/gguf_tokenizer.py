@@ -15,7 +15,7 @@ from gptmini.tokenizer import (
     Tokenizer,
     bos_id_of,
 )
-from gptmini.tokenizer.letters import in_letters
+from gptmini.tokenizer.letters import bytes_to_letters
 from gptmini.tokenizer.library import SPACE
 from gptmini.user_error import UserError
 
@@ -39,7 +39,7 @@ RULES: dict[tuple, str] = {
     ((QWEN2, LETTERS), False, "NFC"): "qwen2",
 }
 # llama.cpp requires at least one merge. UTF-8 never contains these two bytes, so merging them changes nothing.
-NO_MERGE = (in_letters(b"\xc0"), in_letters(b"\xc1"))
+NO_MERGE = (bytes_to_letters(b"\xc0"), bytes_to_letters(b"\xc1"))
 NO_SCORE = -1e9  # for tokens that no merge makes
 NO_RULE = (
     "llama.cpp has no pre-tokenizer that splits text like this tokenizer; export a folder instead"

@@ -23,7 +23,7 @@ from gptmini.interop.architectures import (
     refuse,
 )
 from gptmini.model.config import GPTConfig, config_from_file
-from gptmini.model.gpt import GPT, VOCABULARY, gpt_of_shapes
+from gptmini.model.gpt import GPT, VOCABULARY, meta_gpt
 from gptmini.user_error import UserError
 
 # transformers has two names for the tanh form of GELU.
@@ -58,10 +58,10 @@ def from_hugging_face(config: dict, state: dict[str, Tensor]) -> GPT:
     Raises UserError for another model type, for a setting that GPT does not support, and for a missing or misshapen
     weight.
     """
-    return gpt_of(our_config(config), state, config["model_type"])
+    return build_gpt(to_gpt_config(config), state, config["model_type"])
 
 
-def gpt_of(config: GPTConfig, state: dict[str, Tensor], kind: str) -> GPT:
+def build_gpt(config: GPTConfig, state: dict[str, Tensor], kind: str) -> GPT:
     """Build the GPT of a config from the weights of a Hugging Face model of type `kind`.
 
     Raises UserError if a weight is missing, unexpected or misshapen.
@@ -76,10 +76,10 @@ def gpt_of(config: GPTConfig, state: dict[str, Tensor], kind: str) -> GPT:
 
     weights = {}
     try:
-        model = gpt_of_shapes(config)
+        model = meta_gpt(config)
         names = _names_in(state, model, kind)
         if kind in llama.KINDS:
-            state = llama.turned(state, config)
+            state = llama.swap_halves(state, config)
         for name, their_names in names.items():
             parts = [_transpose_conv1d(part, state[part]) for part in their_names]
             weights[name] = torch.cat(parts).float()
@@ -151,7 +151,7 @@ def to_hugging_face(model: GPT, *, kind: str | None = None) -> tuple[dict, dict[
     if config.tie_embeddings:
         state["lm_head.weight"] = state[_embedding_name(kind)]
     if kind in llama.KINDS:
-        state = llama.turned(state, config)
+        state = llama.swap_halves(state, config)
     return _their_config(config, kind), state
 
 
@@ -173,7 +173,7 @@ def _transpose_conv1d(their_name: str, weight: Tensor) -> Tensor:
     return weight.T if is_conv1d(their_name, weight.ndim) else weight
 
 
-def our_config(config: dict) -> GPTConfig:
+def to_gpt_config(config: dict) -> GPTConfig:
     """Translate a Hugging Face config to GPTConfig.
 
     Raises UserError for another model type, a missing size, or a setting that GPT does not support.
@@ -208,10 +208,10 @@ def our_config(config: dict) -> GPTConfig:
         names = OUR_NAMES | architecture.settings
         if not config.get("rope_scaling"):
             names["rotary_scaling"] = "rope_parameters"
-        raise UserError(renamed(str(error), names)) from None
+        raise UserError(rename_settings(str(error), names)) from None
 
 
-def renamed(sentence: str, names: Mapping[str, str]) -> str:
+def rename_settings(sentence: str, names: Mapping[str, str]) -> str:
     """Replace our names of settings in a message of GPTConfig by the names in a file."""
     return re.sub(r"\w+", lambda word: names.get(word[0], word[0]), sentence)
 

@@ -22,7 +22,7 @@ from gptmini.user_error import UserError
 KINDS = ("llama", "mistral", "qwen2", "qwen3")
 # Suffixes of weights that rotary positions affect. Their models rotate by the angle of a position, ours by minus the
 # angle.
-TURNED = tuple(
+ROTATED_SUFFIXES = tuple(
     f".{part}.{kind}"
     for part in ("q_proj", "k_proj", "q_norm", "k_norm")
     for kind in ("weight", "bias")
@@ -106,14 +106,14 @@ def their_settings(config: GPTConfig, kind: str) -> dict[str, Any]:
     return settings
 
 
-def turned(state: dict[str, Tensor], config: GPTConfig) -> dict[str, Tensor]:
+def swap_halves(state: dict[str, Tensor], config: GPTConfig) -> dict[str, Tensor]:
     """Exchange the two halves of each head of queries and keys, to convert weights from ours to theirs or back.
 
     With exchanged halves, a rotation by an angle becomes a rotation by minus the angle.
     """
     exchanged = dict(state)
     for name, weight in state.items():
-        if name.endswith(TURNED):
+        if name.endswith(ROTATED_SUFFIXES):
             heads = weight.unflatten(0, (-1, 2, config.head_width // 2))  # (H, 2, D/2, ...)
             exchanged[name] = heads.flip(1).flatten(0, 2).contiguous()  # (H D, ...)
     return exchanged

@@ -5,7 +5,7 @@ from pathlib import Path
 from torch import Tensor
 
 from gptmini.interop.architectures import is_conv1d
-from gptmini.interop.hugging_face import gpt_of, renamed
+from gptmini.interop.hugging_face import build_gpt, rename_settings
 from gptmini.model.config import config_from_file
 from gptmini.model.gpt import GPT
 from gptmini.tokenizer import CharTokenizer, Tokenizer, gpt2
@@ -53,7 +53,7 @@ def read_nanogpt(path: Path, meta: Path | None = None) -> tuple[GPT, Tokenizer]:
         config = config_from_file({"vocab_size": tokenizer.n_vocab, **sizes, **FIXED})
         state = _state(checkpoint["model"], n_kept=tokenizer.n_vocab)
     except UserError as error:
-        raise UserError(f"{path}, model_args: {renamed(str(error), SIZES)}") from None
+        raise UserError(f"{path}, model_args: {rename_settings(str(error), SIZES)}") from None
     except (KeyError, TypeError, AttributeError, IndexError):
         raise UserError(f"{path} must have the entries model and model_args of nanoGPT") from None
 
@@ -64,7 +64,7 @@ def read_nanogpt(path: Path, meta: Path | None = None) -> tuple[GPT, Tokenizer]:
             "its meta.pkl with --meta"
         )
     try:
-        return gpt_of(config, state, "gpt2").eval(), tokenizer
+        return build_gpt(config, state, "gpt2").eval(), tokenizer
     except UserError as error:
         raise UserError(f"{path}: {error}") from None
 

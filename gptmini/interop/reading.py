@@ -8,7 +8,7 @@ from pydantic import BeforeValidator, Field, NonNegativeInt
 from torch import Tensor
 from typing_extensions import TypedDict  # pydantic requires this one before Python 3.12
 
-from gptmini.interop.hugging_face import gpt_of, our_config
+from gptmini.interop.hugging_face import build_gpt, to_gpt_config
 from gptmini.interop.tokenizer_reading import read_tokenizer
 from gptmini.model.config import GPTConfig
 from gptmini.model.gpt import GPT
@@ -61,7 +61,7 @@ def read_folder(path: Path) -> tuple[GPT, Tokenizer]:
     if kind == "gpt2":
         state = _with_prefix(state)
     try:
-        model = gpt_of(config, state, kind)
+        model = build_gpt(config, state, kind)
     except UserError as error:
         file = path / "config.json"
         raise UserError(f"{file}: {error}") from None
@@ -83,7 +83,7 @@ def _read_config(path: Path) -> tuple[GPTConfig, str]:
     file = path / "config.json"
     values = read_json(file)
     try:
-        return our_config(values), values["model_type"]
+        return to_gpt_config(values), values["model_type"]
     except UserError as error:
         raise UserError(f"{file}: {error}") from None
 

@@ -22,7 +22,7 @@ from gptmini.tokenizer import (
     Tokenizer,
 )
 from gptmini.tokenizer.byte_pairs import ALL_BYTES, BYTE_PATTERN
-from gptmini.tokenizer.letters import in_bytes
+from gptmini.tokenizer.letters import letters_to_bytes
 from gptmini.tokenizer.library import check_settings
 from gptmini.tokenizer.library_errors import library_errors
 from gptmini.untrusted import LARGEST_JSON, file_size, read_json, read_text
@@ -260,7 +260,7 @@ def _ours(theirs: "tokenizers.Tokenizer", tokens: list[str]) -> Tokenizer | None
     if kind != "BPE" or not ends:
         return None
     try:
-        ranks = [in_bytes(token) for token in plain]
+        ranks = [letters_to_bytes(token) for token in plain]
         return BytePairTokenizer(BYTE_PATTERN if ranks == ALL_BYTES else SPLIT_PATTERN, ranks)
     except (KeyError, UserError):  # a character stands for no byte, or a byte has no token
         return None

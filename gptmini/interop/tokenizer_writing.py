@@ -13,7 +13,7 @@ from gptmini.tokenizer import (
     bos_id_of,
 )
 from gptmini.tokenizer.byte_pairs import BYTE_PATTERN
-from gptmini.tokenizer.letters import in_letters
+from gptmini.tokenizer.letters import bytes_to_letters
 from gptmini.user_error import UserError
 
 if TYPE_CHECKING:
@@ -63,9 +63,9 @@ def _of_byte_pairs(tokenizer: BytePairTokenizer) -> "tokenizers.Tokenizer":
     import tokenizers
     from tokenizers import Regex, decoders, models, pre_tokenizers
 
-    vocabulary = {in_letters(token): rank for rank, token in enumerate(tokenizer.ranks)}
+    vocabulary = {bytes_to_letters(token): rank for rank, token in enumerate(tokenizer.ranks)}
     # tiktoken looks up the entire piece before it merges; ignore_merges does the same.
-    model = models.BPE(vocab=vocabulary, merges=merges_of(tokenizer.ranks), ignore_merges=True)
+    model = models.BPE(vocab=vocabulary, merges=list_merges(tokenizer.ranks), ignore_merges=True)
     exported = tokenizers.Tokenizer(model)
 
     to_letters = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
@@ -78,7 +78,7 @@ def _of_byte_pairs(tokenizer: BytePairTokenizer) -> "tokenizers.Tokenizer":
     return exported
 
 
-def merges_of(ranks: list[bytes]) -> list[tuple[str, str]]:
+def list_merges(ranks: list[bytes]) -> list[tuple[str, str]]:
     """Return the pairs of tokens that form a token, in letters, in merge order.
 
     tiktoken merges two adjacent tokens if their joined bytes are a token, and merges the token of lowest rank first. So
@@ -94,7 +94,7 @@ def merges_of(ranks: list[bytes]) -> list[tuple[str, str]]:
             if left is not None and right is not None:
                 pairs.append((left, right))
         for left, right in sorted(pairs):
-            merges.append((in_letters(ranks[left]), in_letters(ranks[right])))
+            merges.append((bytes_to_letters(ranks[left]), bytes_to_letters(ranks[right])))
     return merges
 
 

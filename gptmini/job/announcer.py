@@ -288,11 +288,11 @@ def resume_command(run: "Run", typed: "Typed") -> str:
 
 def make_console(kind: str) -> "Console":
     """Return the console of a run; kind is auto, lines or quiet."""
-    from gptmini.training.loggers.console import LastingConsole
+    from gptmini.training.loggers.console import BrokenPipeConsole
 
     # Notebooks and CI servers set FORCE_COLOR, which makes Rich draw a progress bar where the cursor cannot move.
     has_terminal = sys.stdout is not None and sys.stdout.isatty()
-    return LastingConsole(
+    return BrokenPipeConsole(
         quiet=kind == "quiet",
         force_terminal=None if has_terminal and kind != "lines" else False,
         force_jupyter=False,  # in a notebook, Rich would print in spite of quiet

@@ -53,9 +53,9 @@ def _train(overrides: Sequence[str]) -> TrainingResult:
             "gptmini train"
         )
 
-    from gptmini.training.quiet import keeping_noise
+    from gptmini.training.quiet import restore_logging
 
-    with keeping_noise():
+    with restore_logging():
         result = train(composed)
     assert result is not None  # train returns None only if it launches ranks
     return result

@@ -154,7 +154,7 @@ class BudgetChooser:
         trainer = self.settings.trainer
         tokens_a_step = trainer.global_batch_size * self.settings.model.context_length
         n_val_tokens = store.n_tokens("val")
-        n_steps, val_every = timing.steps_in(
+        n_steps, val_every = timing.steps_that_fit(
             self._seconds_left(),
             seconds_a_step,
             most=self._search().most_steps(text, tokens_a_step),

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gptmini.configuration.overrides import as_override, key_of
-from gptmini.process import LAUNCHER, SHUTDOWN_TIMEOUT, TROUBLE
+from gptmini.process import LAUNCHER, OUT_OF_RESOURCES, SHUTDOWN_TIMEOUT
 from gptmini.user_error import UserError
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def start_ranks(settings: "TrainerSettings", folder: str | None, typed: "Typed")
             if failure.exitcode < 0 and failure.exitcode != -signal.SIGTERM
         ]
         _, first = failed.get_first_failure()
-        raise RanksFailed(max(first.exitcode, TROUBLE), killed) from None
+        raise RanksFailed(max(first.exitcode, OUT_OF_RESOURCES), killed) from None
     finally:
         os.environ.pop(LAUNCHER, None)
         logging.disable(disabled_before)

@@ -75,7 +75,7 @@ def log_setup(
     for logger in loggers:
         if isinstance(logger, EventLogger):
             if run.resumed:
-                logger.write_anew(run.lines)
+                logger.rewrite(run.lines)
             logger.log_layout()
             logger.log_comparison(*comparison(plain, module.store, module.model, run.overrides))
         if isinstance(logger, RunLogger):

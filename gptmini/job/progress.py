@@ -66,7 +66,7 @@ class ProgressLine:
         if is_new:
             self.phase = progress.phase
             self._phase_began = now
-        line = described(progress, seconds=now - self._phase_began)
+        line = progress_line(progress, seconds=now - self._phase_began)
 
         silent = now - self._printed_at
         if self._console.is_terminal:
@@ -76,7 +76,7 @@ class ProgressLine:
             self._console.print(line, markup=False)
 
 
-def described(progress: "Progress", *, seconds: float) -> str:
+def progress_line(progress: "Progress", *, seconds: float) -> str:
     """Return a line about a phase that started `seconds` ago: its name, amount, fraction, speed and time left."""
     if not progress.n_bytes:
         return progress.phase

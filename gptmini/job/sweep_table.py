@@ -52,7 +52,9 @@ def print_ending(sweep: "Sweep", rows: Sequence[Row], config_dir: str | None) ->
         print_topic("best", f"{', '.join(figures)}, step {best.step}: {trial}")
         # With the name of the sweep, the new run would be put among the sweep's runs.
         overrides = [line for line in sweep.space.overrides(texts) if key_of(line) != "name"]
-        print_topic("train", shlex.join(["gptmini", "train", *overrides, *own_folder(config_dir)]))
+        print_topic(
+            "train", shlex.join(["gptmini", "train", *overrides, *config_dir_arguments(config_dir)])
+        )
 
     n_failed = len([row for row in rows if row.state == "failed"])
     if n_failed:
@@ -65,7 +67,7 @@ def print_ending(sweep: "Sweep", rows: Sequence[Row], config_dir: str | None) ->
         print_topic("gave up", f"{n_given_up} of {len(rows)}; run the same command to retry them")
 
 
-def own_folder(config_dir: str | None) -> list[str]:
+def config_dir_arguments(config_dir: str | None) -> list[str]:
     """Return --config-dir with the user's own folder of configurations, as arguments."""
     return [] if config_dir is None else ["--config-dir", str(Path(config_dir).absolute())]
 

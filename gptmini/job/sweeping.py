@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from gptmini.configuration.building import build_settings
 from gptmini.configuration.compose import compose
-from gptmini.configuration.stored import resolved
+from gptmini.configuration.stored import resolve_configuration
 from gptmini.job.printing import print_topic
-from gptmini.job.sweep_table import Table, own_folder, print_ending
+from gptmini.job.sweep_table import Table, config_dir_arguments, print_ending
 from gptmini.job.tokens import open_tokens
 from gptmini.key_table import keys_with
 from gptmini.sweep import Space, SweepSettings
@@ -53,7 +53,7 @@ class SlurmTask:
     on_machine: int  # its number among the tasks of this machine
 
 
-def leave_launcher() -> SlurmTask:
+def detach_from_launcher() -> SlurmTask:
     """Return which srun task this process is, and remove the launcher's variables from its environment.
 
     With these variables, each run would act as one rank of a run that all tasks train together.
@@ -88,7 +88,7 @@ def check_and_prepare(space: Space, config_dir: str | None) -> Checked:
 
     parts = []
     for overrides in space.examples():
-        plain, typed = resolved(compose("train", overrides, config_dir))
+        plain, typed = resolve_configuration(compose("train", overrides, config_dir))
         settings = build_settings(plain)
         assert settings.text is not None
         settings.text()
@@ -137,7 +137,10 @@ def train_all(
             stopping=stopping,
             print_topic=print_topic,
             on_end=table.show,
-            extra=[*_own_overrides(settings, checked, n_workers), *own_folder(config_dir)],
+            extra=[
+                *_own_overrides(settings, checked, n_workers),
+                *config_dir_arguments(config_dir),
+            ],
             variables=_gpus_of(place + n_workers * task.on_machine, checked),
             command=TRAIN,
         )
@@ -148,7 +151,7 @@ def train_all(
     print_topic(
         "sweep", f"{folder}: {sweep.n_trials} trials ({sampler} over {keys}), {n_workers} at once"
     )
-    with stopping.listening():
+    with stopping.catch_signals():
         _work(workers, stopping)
         received = stopping.signal
     rows = table.show(sweep)
@@ -157,7 +160,7 @@ def train_all(
         print_ending(sweep, rows, config_dir)
     if received:
         return 128 + received
-    return 0 if sweep.is_whole() else UNFINISHED
+    return 0 if sweep.is_complete() else UNFINISHED
 
 
 def _work(workers: Sequence["Worker"], stopping: "SweepStop") -> None:

@@ -10,7 +10,7 @@ from gptmini.configuration.building import as_yaml, build_settings
 from gptmini.configuration.compose import Composed
 from gptmini.configuration.messages import advising_on_memory
 from gptmini.configuration.overrides import Typed
-from gptmini.configuration.stored import resolved
+from gptmini.configuration.stored import resolve_configuration
 from gptmini.job.announcer import make_console, open_announcer, print_end
 from gptmini.job.budget import BudgetChooser
 from gptmini.job.fit import fit
@@ -19,7 +19,7 @@ from gptmini.job.loggers import build_loggers, log_setup
 from gptmini.job.progress import show_progress
 from gptmini.job.result import TrainingResult, checkpoints_of, result_of
 from gptmini.job.tokens import open_tokens
-from gptmini.process import mute, started
+from gptmini.process import mute, restore_gc_and_sigint
 from gptmini.training.settings import Settings
 from gptmini.world import this_world
 
@@ -48,9 +48,9 @@ def train(composed: Composed) -> TrainingResult | None:
     resume_given = composed.value("resume") is not None  # otherwise folder= or a new run
     world = this_world()
     with Ranks(world) as ranks:
-        plain, typed = resolved(composed)
+        plain, typed = resolve_configuration(composed)
         settings = build_settings(plain)
-        started()
+        restore_gc_and_sigint()
         if settings.trainer.n_ranks > world.size:
             start_ranks(settings.trainer, folder, typed)
             return None
@@ -62,7 +62,7 @@ def train(composed: Composed) -> TrainingResult | None:
         place = open_run(root.resume, root.folder, runs_dir=root.runs_dir, name=root.name)
         with place as run:
             max_steps = settings.trainer.max_steps
-            if run.is_complete(max_steps, asked_to_go_on=resume_given):
+            if run.is_complete(max_steps, resume_given=resume_given):
                 ranks.broadcast(None)
                 return _print_complete(run, settings)
             return _train(ranks, run, settings, typed, began=began)
@@ -100,7 +100,7 @@ def _train(
     loggers = [*loggers, announcer.console]
     trainer, reason = fit(ranks, settings, module, data, run, loggers, began=began)
     print_end(announcer, trainer, reason, module, settings, run, seconds=time.monotonic() - began)
-    reason.pass_on()
+    reason.call_original_handler()
     return result_of(trainer, reason, settings, run)
 
 
@@ -116,7 +116,7 @@ def plan_of(run: "Run", settings: Settings, store: "TokenStore") -> dict[str, An
 
 
 @advising_on_memory("lower trainer.batch_size or the model's sizes")
-def follow() -> TrainingResult | None:
+def train_as_follower() -> TrainingResult | None:
     """Train as a rank other than the first; the first rank broadcasts the plan and prints all messages.
 
     Return the result of the run, or None if nothing was left to train.
@@ -136,7 +136,7 @@ def follow() -> TrainingResult | None:
         if plan is None:
             return None
         settings = build_settings(plan["config"])
-        started()
+        restore_gc_and_sigint()
         prepare_process(settings)
 
         state = None

@@ -7,14 +7,14 @@ from collections.abc import Iterator, Sequence
 import torch
 
 from gptmini.model.config import GPTConfig
-from gptmini.model.gpt import GPT, gpt_of_shapes
+from gptmini.model.gpt import GPT, meta_gpt
 from gptmini.user_error import UserError
 
 POSITIONS = "position_embedding.weight"
 RANGE = re.compile(r"\b(\d+)-(\d+)\b")  # range of blocks, such as 0-5
 
 
-def adapted(model: GPT, config: GPTConfig) -> GPT:
+def adapt(model: GPT, config: GPTConfig) -> GPT:
     """Return a float32 copy of a GPT under a config that differs only in dropout or in a shorter context.
 
     Learned positions beyond the shorter context are dropped. Rotary positions have no weights.
@@ -25,7 +25,7 @@ def adapted(model: GPT, config: GPTConfig) -> GPT:
         weights[name] = weight.to(torch.float32, copy=True)
     if POSITIONS in weights:
         weights[POSITIONS] = weights[POSITIONS][: config.context_length].clone()  # (T, C)
-    copied = gpt_of_shapes(config)
+    copied = meta_gpt(config)
     copied.load_state_dict(weights, assign=True)
     return copied
 

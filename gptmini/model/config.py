@@ -10,7 +10,7 @@ from pydantic import Field, ValidationError, model_validator, with_config
 from pydantic.dataclasses import dataclass
 from typing_extensions import TypedDict  # pydantic requires this version before Python 3.12
 
-from gptmini.settings import STRICT, BelowOne, first_mistake
+from gptmini.settings import STRICT, BelowOne, first_error
 from gptmini.user_error import UserError
 
 VOCAB_MULTIPLE = 64  # tile width at which GPU matrix products run at full speed
@@ -35,7 +35,7 @@ class RotaryScaling(TypedDict):
     """Scaling of rotary frequencies in a model with a lengthened context.
 
     With factor alone, all frequencies are divided by it. With all four fields, high frequencies are kept, as in
-    Llama 3: see gptmini.attention.rotary.lowered.
+    Llama 3: see gptmini.attention.rotary.scale_frequencies.
     """
 
     factor: PositiveFactor  # divisor of the frequencies
@@ -169,4 +169,4 @@ def config_from_file(settings: dict) -> GPTConfig:
     try:
         return GPTConfig(**settings)
     except ValidationError as error:
-        raise UserError(first_mistake(error)) from None
+        raise UserError(first_error(error)) from None

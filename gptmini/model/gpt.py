@@ -90,7 +90,7 @@ class GPT(nn.Module):
 
         positions: slice | Tensor = slice(0, n_tokens)
         if cache is not None:
-            cache.slots.take(n_tokens)
+            cache.slots.reserve(n_tokens)
             positions = cache.slots.positions
 
         x = self.embedding(tokens)  # (B, T, C)
@@ -250,7 +250,7 @@ def check_seed(seed: Seed) -> None:
     """Raise pydantic.ValidationError unless seed is an integer from 0 to 2^63 - 1."""
 
 
-def gpt_of_shapes(config: GPTConfig) -> GPT:
+def meta_gpt(config: GPTConfig) -> GPT:
     """Return a GPT on the meta device, with shapes but no data: wrong sizes in a file then cost no memory."""
     with torch.device("meta"), _SkipNormal():
         return GPT(config)

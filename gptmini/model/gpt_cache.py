@@ -46,7 +46,7 @@ class GPTCache:
     @property
     def tensors(self) -> list[Tensor]:
         """All buffers of the cache, (B, capacity or K + capacity, ...) each."""
-        return self.attention.tensors + [history.room for history in self.histories]
+        return self.attention.tensors + [history.buffer for history in self.histories]
 
     def fill(self, rows: Sequence[int], other: "GPTCache", n_tokens: int) -> None:
         """Copy the first n_tokens positions of each row of other into these rows; the caller sets the lengths."""

@@ -55,7 +55,7 @@ def logits_at_once(device: torch.device) -> int:
     return LOGITS_AT_ONCE_ON_CPU if device.type == "cpu" else LOGITS_AT_ONCE
 
 
-def row_pieces(model: GPT, hidden: Tensor, targets: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+def split_rows(model: GPT, hidden: Tensor, targets: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
     """Split hidden states and targets into pieces of n positions, with n * V at most logits_at_once(device).
 
     Args:
@@ -92,7 +92,7 @@ class PiecewiseLoss(torch.autograd.Function):
             weight_grad = torch.zeros_like(weight, dtype=wide)  # (V padded, C)
             rounded.requires_grad_()
 
-        for rows, row_targets in row_pieces(model, hidden, targets):  # (1, n, C), (n,)
+        for rows, row_targets in split_rows(model, hidden, targets):  # (1, n, C), (n,)
             with torch.enable_grad():
                 rows = rows.detach().requires_grad_()  # (1, n, C)
                 # Keep the logits out of a variable: they are then freed before the next piece computes its own.

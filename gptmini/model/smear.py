@@ -21,25 +21,25 @@ class SmearHistory:
     ) -> None:
         """Allocate (B, K + capacity, C); the K = n_previous slots before the first position stay 0."""
         shape = (slots.batch_size, n_previous + slots.capacity, d_model)
-        self.room = torch.zeros(shape, device=device, dtype=dtype)
+        self.buffer = torch.zeros(shape, device=device, dtype=dtype)
         self.n_previous = n_previous
         self.slots = slots
 
     def append(self, x: Tensor) -> Tensor:
         """Store T positions (B, T, C) in the reserved slots; return them with the K positions before, (B, K + T, C)."""
         positions = self.slots.positions
-        self.room[:, self.n_previous :][self.slots.index] = x
+        self.buffer[:, self.n_previous :][self.slots.index] = x
         if isinstance(positions, slice):
-            return self.room[:, positions.start : positions.stop + self.n_previous]
+            return self.buffer[:, positions.start : positions.stop + self.n_previous]
 
         rows = self.slots.index[0]  # (B, 1)
         ahead = torch.arange(self.n_previous + x.size(1), device=x.device)  # (K + T,)
-        return self.room[rows, positions[:, :1] + ahead]  # (B, K + T, C)
+        return self.buffer[rows, positions[:, :1] + ahead]  # (B, K + T, C)
 
     def fill(self, rows: Tensor, other: "SmearHistory", n_tokens: int) -> None:
         """Copy the first n_tokens positions of other into these rows, int64 (n,)."""
         n_slots = self.n_previous + n_tokens
-        self.room[rows, :n_slots] = other.room[:, :n_slots]
+        self.buffer[rows, :n_slots] = other.buffer[:, :n_slots]
 
 
 class Smear(nn.Module):

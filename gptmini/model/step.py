@@ -39,7 +39,9 @@ class DecodingStep:
     def __init__(self, model: GPT, cache: GPTCache) -> None:
         """Collect the current weights of a model in eval mode and the buffers of the cache."""
         self.cache = cache
-        self.room = cache.attention.room  # (N, B, 2 G, capacity, D), keys and values of all layers
+        self.buffer = (
+            cache.attention.buffer
+        )  # (N, B, 2 G, capacity, D), keys and values of all layers
         self.config = model.config
         self.n_kv_heads = model.config.n_kv_heads or model.config.n_heads
         self.qk_norm_eps = model.blocks[0].attention.qk_norm_eps
@@ -72,7 +74,7 @@ class DecodingStep:
         Raises ValueError if the cache is full.
         """
         slots = self.cache.slots
-        slots.take(1)
+        slots.reserve(1)
         position = self._position()
 
         x = self.smear(torch.embedding(self.embedding, tokens))  # (B, C)
@@ -85,13 +87,13 @@ class DecodingStep:
         x = self.embedding_norm(x)
 
         # Slice for all layers at once: the visible keys and values, and the slots for the new ones.
-        seen = self.room.narrow(3, 0, slots.visible)  # (N, B, 2 G, S, D)
+        seen = self.buffer.narrow(3, 0, slots.visible)  # (N, B, 2 G, S, D)
         all_keys, all_values = seen.split(self.n_kv_heads, dim=2)  # (N, B, G, S, D) each
         same_position = isinstance(position, int)
         if same_position:
-            new = self.room.select(3, position)  # (N, B, 2 G, D)
+            new = self.buffer.select(3, position)  # (N, B, 2 G, D)
         else:
-            new = self.room.transpose(2, 3)  # (N, B, capacity, 2 G, D)
+            new = self.buffer.transpose(2, 3)  # (N, B, capacity, 2 G, D)
         layers = zip(
             self.attentions,
             self.mlps,

@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from gptmini.optim.groups import leave_out, set_learning_rate
+    from gptmini.optim.groups import set_learning_rate, skip_step_if
     from gptmini.optim.optimizers import AdamWSettings, MuonSettings
     from gptmini.optim.schedules import CosineSchedule, LinearSchedule, TrapezoidSchedule
 
@@ -17,7 +17,7 @@ _HOMES = {
     "LinearSchedule": "gptmini.optim.schedules",
     "MuonSettings": "gptmini.optim.optimizers",
     "TrapezoidSchedule": "gptmini.optim.schedules",
-    "leave_out": "gptmini.optim.groups",
+    "skip_step_if": "gptmini.optim.groups",
     "set_learning_rate": "gptmini.optim.groups",
 }
 __all__ = [
@@ -26,8 +26,8 @@ __all__ = [
     "LinearSchedule",
     "MuonSettings",
     "TrapezoidSchedule",
-    "leave_out",
     "set_learning_rate",
+    "skip_step_if",
 ]
 
 

@@ -16,7 +16,7 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, multiplier: float) -> No
         group["lr"] = multiplier * group["peak_lr"]
 
 
-def leave_out(optimizer: torch.optim.Optimizer, not_finite: Tensor) -> None:
+def skip_step_if(optimizer: torch.optim.Optimizer, not_finite: Tensor) -> None:
     """Make the optimizer skip its next step if not_finite is 1.0, or take a normal step if it is 0.0.
 
     Muon and torch's fused Adam and AdamW read the flag on the device, as with torch's GradScaler, so the host does not

@@ -10,7 +10,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
 from torch.optim.adamw import adamw
 
-from gptmini.optim.owners import by_owner
+from gptmini.optim.owners import orthogonalize_by_owner
 
 # a, b and c of a x + b (x x^T) x + c (x x^T)^2 x. Repeated, it moves singular values in (0, 1] towards 1.
 # Source: Jordan et al. 2024.
@@ -178,7 +178,7 @@ class MuonAdamW(torch.optim.Optimizer):
         if mesh is None:
             directions = by_itself(directions)
         else:
-            directions = by_owner(
+            directions = orthogonalize_by_owner(
                 directions,
                 by_itself,
                 mesh,

@@ -13,7 +13,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Placement, Shard
 
 
-def by_owner(
+def orthogonalize_by_owner(
     matrices: Tensor,
     orthogonalize: Callable[[Tensor], Tensor],
     mesh: DeviceMesh,

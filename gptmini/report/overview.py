@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gptmini.key_table import keys_with
-from gptmini.runs import is_trained, read_config, read_lines, read_status
+from gptmini.runs import is_training, read_config, read_lines, read_status
 from gptmini.runs.metrics import STEP
 
 
@@ -45,7 +45,7 @@ def _overview_of(folder: Path) -> Overview:
     stored = read_status(folder)
     step = None if stored is None else stored.step
     by = None
-    if is_trained(folder):
+    if is_training(folder):
         state = "running"
         # A run logs more often than it saves a checkpoint.
         step = max((line[STEP] for line in read_lines(folder)), default=step)

@@ -11,7 +11,7 @@ from gptmini.runs.find import (
 from gptmini.runs.metrics import curves_of, read_lines
 from gptmini.runs.resume import find_training_state
 from gptmini.runs.run import Run, open_run
-from gptmini.runs.run_folder import is_run, is_trained, locked, read_config, relative_to_cwd
+from gptmini.runs.run_folder import is_run, is_training, locked, read_config, relative_to_cwd
 from gptmini.runs.status import RunStatus, read_status, write_status
 
 __all__ = [
@@ -25,7 +25,7 @@ __all__ = [
     "find_training_state",
     "has_checkpoint",
     "is_run",
-    "is_trained",
+    "is_training",
     "locked",
     "named_run",
     "open_run",

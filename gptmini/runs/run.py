@@ -61,7 +61,7 @@ class Run:
         """Number of optimizer steps that are done when training starts."""
         return 0 if self.state is None else self.state.step
 
-    def is_complete(self, max_steps: int, *, asked_to_go_on: bool) -> bool:
+    def is_complete(self, max_steps: int, *, resume_given: bool) -> bool:
         """Whether a run of `max_steps` steps has nothing left to train.
 
         Either its last step is done and validated, or a callback, such as EarlyStopping or a sweep's pruner, ended it.
@@ -74,7 +74,7 @@ class Run:
         if state.step == max_steps == state.validated_step:
             return True
         was_ended = self.end is not None and self.end.state in ("ended", "pruned")
-        return was_ended and state.max_steps == max_steps and not asked_to_go_on
+        return was_ended and state.max_steps == max_steps and not resume_given
 
     def begin(self, config: str, overrides: Sequence[str]) -> None:
         """Prepare the folder for training, and open the log. Call this after every check.

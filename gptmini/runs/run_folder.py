@@ -190,7 +190,7 @@ def _major_and_minor(version: str) -> tuple[int, ...]:
     return tuple(map(int, re.findall(r"\d+", version)[:2]))
 
 
-def is_trained(folder: Path) -> bool:
+def is_training(folder: Path) -> bool:
     """Whether a process is training a run now."""
     from filelock import FileLock, Timeout
 

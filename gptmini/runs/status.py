@@ -9,7 +9,7 @@ from pydantic import NonNegativeInt, ValidationError
 from pydantic.dataclasses import dataclass
 
 from gptmini.files import replacing
-from gptmini.settings import STRICT, first_mistake
+from gptmini.settings import STRICT, first_error
 from gptmini.untrusted import read_json
 from gptmini.user_error import UserError
 
@@ -50,5 +50,5 @@ def read_status(folder: Path) -> RunStatus | None:
     try:
         return RunStatus(**read_json(path))
     except ValidationError as error:
-        mistake = first_mistake(error)
+        mistake = first_error(error)
         raise UserError(f"{path} is not the state of a run ({mistake}); remove it") from None

@@ -67,7 +67,7 @@ class Dimension:
     texts: tuple[str, ...] = ()  # the listed values; empty for an interval
     low: float = 0.0  # ends of the interval, both included
     high: float = 0.0
-    is_whole: bool = False  # whether the interval holds integers only
+    is_integer: bool = False  # whether the interval holds integers only
     is_log: bool = False  # whether numbers are drawn uniformly on a logarithmic scale
 
     def __post_init__(self) -> None:
@@ -88,7 +88,7 @@ class Dimension:
         """Return the values as one text; it is stored in the journal to compare sweeps."""
         if not self.is_interval:
             return ",".join(self.texts)
-        kind = "int" if self.is_whole else "float"
+        kind = "int" if self.is_integer else "float"
         scale = "log" if self.is_log else "linear"
         return f"{kind} {scale} interval({self.low!r},{self.high!r})"
 
@@ -104,7 +104,7 @@ class Dimension:
 
     def rounded(self, value: float) -> float:
         """Round a number drawn from the interval to DIGITS digits, within the interval."""
-        if self.is_whole:
+        if self.is_integer:
             return int(value)
         short = float(f"{value:.{DIGITS}g}")
         return min(max(short, self.low), self.high)

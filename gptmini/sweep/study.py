@@ -22,7 +22,7 @@ from optuna.distributions import (
 from optuna.samplers import RandomSampler, TPESampler
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
-from gptmini.runs import is_trained
+from gptmini.runs import is_training
 from gptmini.sweep.journal import BEST, DESCRIPTION, GIVEN_UP, REASON, SECONDS, Journal
 from gptmini.sweep.space import Dimension, Space, SweepSettings
 from gptmini.sweep.table import DONE, Row
@@ -120,7 +120,7 @@ class Sweep(Journal):
             os.close(lock)
             return False
 
-    def is_whole(self) -> bool:
+    def is_complete(self) -> bool:
         """Return whether every trial is done or pruned."""
         trials = self.trials()
         good = (TrialState.COMPLETE, TrialState.PRUNED)
@@ -188,7 +188,7 @@ class Sweep(Journal):
         descriptor = os.open(folder / str(number), os.O_RDWR | os.O_CREAT, 0o666)
         with suppress(BlockingIOError):
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if not is_trained(self.run_of(number)):
+            if not is_training(self.run_of(number)):
                 return descriptor
         os.close(descriptor)
         return None
@@ -228,7 +228,7 @@ def _distribution_of(dimension: Dimension) -> BaseDistribution:
     """Return the Optuna distribution of a dimension."""
     if not dimension.is_interval:
         return CategoricalDistribution(dimension.texts)
-    if dimension.is_whole:
+    if dimension.is_integer:
         return IntDistribution(int(dimension.low), int(dimension.high), log=dimension.is_log)
     return FloatDistribution(dimension.low, dimension.high, log=dimension.is_log)
 

@@ -62,7 +62,7 @@ class SweepStop:
                 self._runs.discard(process)
 
     @contextmanager
-    def listening(self) -> Iterator[None]:
+    def catch_signals(self) -> Iterator[None]:
         """Catch SIGNALS during the block. A signal that the caller ignores, as with nohup, stays ignored."""
         numbers = [getattr(signal, name) for name in SIGNALS if hasattr(signal, name)]
         handlers_before = {number: signal.getsignal(number) for number in numbers}

@@ -8,7 +8,7 @@ from gptmini.tokenizer.builders import BytePairSettings as BytePairSettings
 from gptmini.tokenizer.builders import ByteSettings as ByteSettings
 from gptmini.tokenizer.builders import CharacterSettings as CharacterSettings
 from gptmini.tokenizer.builders import GPT2Settings as GPT2Settings
-from gptmini.tokenizer.builders import ready as ready
+from gptmini.tokenizer.builders import prebuilt as prebuilt
 from gptmini.tokenizer.byte_pairs import BytePairTokenizer as BytePairTokenizer
 from gptmini.tokenizer.byte_pairs import byte as byte
 from gptmini.tokenizer.byte_pairs import gpt2 as gpt2
@@ -18,7 +18,7 @@ from gptmini.tokenizer.learning import bpe as bpe
 from gptmini.tokenizer.library import LibraryTokenizer as LibraryTokenizer
 from gptmini.tokenizer.pieces import SPLIT_PATTERN as SPLIT_PATTERN
 from gptmini.tokenizer.stored import from_dict as from_dict
-from gptmini.tokenizer.stored import of_ids as of_ids
+from gptmini.tokenizer.stored import identity_of as identity_of
 from gptmini.tokenizer.tokenizer import END_OF_TEXT as END_OF_TEXT
 from gptmini.tokenizer.tokenizer import REPLACEMENT as REPLACEMENT
 from gptmini.tokenizer.tokenizer import Document as Document

@@ -60,7 +60,7 @@ class GPT2Settings:
         return partial(gpt2)
 
 
-def ready(tokenizer: Tokenizer, *, name: str, sha256: str) -> partial:
+def prebuilt(tokenizer: Tokenizer, *, name: str, sha256: str) -> partial:
     """Return a builder for an existing tokenizer, with this name and the tokenizer's digest.
 
     If ids precede each document, they are a keyword argument too, because earlier versions did not write them.

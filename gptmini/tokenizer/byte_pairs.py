@@ -8,7 +8,7 @@ from functools import cached_property
 import numpy as np
 import tiktoken
 
-from gptmini.tokenizer.pieces import MARK, MARKED_PATTERN, SEPARATOR, SPLIT_PATTERN, marked
+from gptmini.tokenizer.pieces import MARK, MARKED_PATTERN, SEPARATOR, SPLIT_PATTERN, insert_marks
 from gptmini.tokenizer.tokenizer import END_OF_TEXT, REPLACEMENT, Document
 from gptmini.user_error import UserError
 
@@ -64,12 +64,12 @@ class BytePairTokenizer:
 
         Short texts are read ahead and encoded together. No Python object is made per id.
         """
-        for group in in_groups(texts, GROUP):
+        for group in group_texts(texts, GROUP):
             yield from self._encode_group(group)
 
     def decode(self, ids: Iterable[int]) -> str:
         """Return the text of ids; invalid UTF-8 and ids outside the vocabulary become U+FFFD."""
-        return decoded(ids, self._bytes_of)
+        return decode_bytes(ids, self._bytes_of)
 
     def byte_lengths(self) -> np.ndarray:
         """Return the length of each id's byte string, int64 (n_vocab,); 0 for end-of-text."""
@@ -107,7 +107,7 @@ class BytePairTokenizer:
             return
 
         try:
-            joined = marked(joined)
+            joined = insert_marks(joined)
         except UnicodeEncodeError:  # encode one text at a time, to name the position within it
             yield from map(self._encode_one, texts)
             return
@@ -165,14 +165,14 @@ def gpt2(documents: Iterable[Document]) -> BytePairTokenizer:
     return BytePairTokenizer(SPLIT_PATTERN, ranks)
 
 
-def decoded(ids: Iterable[int], bytes_of: Mapping[int, bytes]) -> str:
+def decode_bytes(ids: Iterable[int], bytes_of: Mapping[int, bytes]) -> str:
     """Return the text of ids by their bytes; invalid UTF-8 and ids missing in bytes_of become U+FFFD."""
     unknown = REPLACEMENT.encode()
     joined = b"".join([bytes_of.get(i, unknown) for i in ids])
     return joined.decode("utf-8", errors="replace")
 
 
-def in_groups(texts: Iterable[str], size: int) -> Iterator[list[str]]:
+def group_texts(texts: Iterable[str], size: int) -> Iterator[list[str]]:
     """Group texts in order, with at most `size` characters per group; a longer text is a group by itself."""
     group: list[str] = []
     n_characters = 0

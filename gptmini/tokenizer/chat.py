@@ -14,19 +14,19 @@ from gptmini.tokenizer.chat_marks import (
     START,
     Span,
     align,
-    mapped,
-    n_common,
-    parts_of,
-    unmarked,
+    common_prefix_length,
+    map_strings,
+    remove_marks,
+    split_at,
 )
 from gptmini.tokenizer.chat_template import (
     GENERATION,
     GenerationTag,
     MarkingTag,
     Message,
-    compiled,
+    compile_template,
     raise_exception,
-    with_thoughts,
+    rename_thoughts,
 )
 from gptmini.tokenizer.library_errors import library_errors
 from gptmini.user_error import UserError
@@ -88,10 +88,10 @@ class ChatEncoder:
         self._plain = plain
         self._line_break = _encoded(tokenizer, "\n").ids
 
-        self._template = compiled(template, GenerationTag)
+        self._template = compile_template(template, GenerationTag)
         has_tag = GENERATION.search(template) is not None
         # Renders the same text with marks around answers; None if the template does not mark answers.
-        self._marking = compiled(template, MarkingTag) if has_tag else None
+        self._marking = compile_template(template, MarkingTag) if has_tag else None
 
     def encode(
         self, messages: Sequence[Message], *, loss_on: str = "answers"
@@ -105,12 +105,12 @@ class ChatEncoder:
         Raises RefusedChatError if the template rejects the messages, splits a special token in them, or has answers
         that cannot be found. Raises UserError if memory runs out.
         """
-        messages = [with_thoughts(message) for message in messages]
+        messages = [rename_thoughts(message) for message in messages]
         text = self._rendered(messages)
 
         ids: list[int] = []
         places = [np.zeros((0, 2), dtype=np.int64)]  # start and end of each id in text
-        for (start, end), is_plain in parts_of(text, self._plain_tokens(messages, text)):
+        for (start, end), is_plain in split_at(text, self._plain_tokens(messages, text)):
             is_first = start == 0 and not is_plain
             some_ids, offsets = self._part(text[start:end], is_first=is_first, is_plain=is_plain)
             ids += some_ids
@@ -147,7 +147,7 @@ class ChatEncoder:
         The messages are rendered again with marks around their special tokens. A template does not strip white space
         next to a mark, so the two texts are compared without white space.
         """
-        marked_messages = [mapped(message, self._between_marks) for message in messages]
+        marked_messages = [map_strings(message, self._between_marks) for message in messages]
         if marked_messages == messages:
             return []
 
@@ -186,7 +186,7 @@ class ChatEncoder:
 
     def _between_marks(self, text: str) -> str:
         """Return a string of a message with marks around each special token."""
-        return self._special.sub(rf"{START}\g<0>{END}", unmarked(text))
+        return self._special.sub(rf"{START}\g<0>{END}", remove_marks(text))
 
     def _part(self, part: str, *, is_first: bool, is_plain: bool) -> tuple[list[int], np.ndarray]:
         """Return the ids of a part of the text, and the start and end of each id in the part, int64 (n, 2).
@@ -248,7 +248,7 @@ class ChatEncoder:
             raise RefusedChatError(
                 "a chat must not contain U+FDD0 or U+FDD1 with data.loss_on=answers; they mark answers"
             )
-        if unmarked(marked) != text:
+        if remove_marks(marked) != text:
             raise RefusedChatError(
                 "data.loss_on=answers cannot find the answers: the tokenizer's chat template changes the text inside "
                 "{% generation %}; use data.loss_on=all"
@@ -298,7 +298,7 @@ class ChatEncoder:
 
         otherwise = len(answered) if is_last else None
         content = self._content_span(messages[: i + 1], i, answered)
-        n_same = n_common(answered, longer)
+        n_same = common_prefix_length(answered, longer)
         if content is None or n_same < content[1]:
             return otherwise
         start, end = content
@@ -325,7 +325,7 @@ class ChatEncoder:
         If the template strips white space, the span excludes white space around the content. Return None if the
         template omits, repeats or splits the content.
         """
-        marked_messages = [mapped(message, unmarked) for message in messages]
+        marked_messages = [map_strings(message, remove_marks) for message in messages]
         marked_messages[i]["content"] = START + marked_messages[i]["content"] + END
         try:
             marked = self._rendered(marked_messages)
@@ -335,7 +335,7 @@ class ChatEncoder:
         marks = [character for character in marked if character in MARKS]
         if marks != [START, END]:
             return None
-        if unmarked(marked) == text:
+        if remove_marks(marked) == text:
             return marked.index(START), marked.index(END) - 1
 
         aligned = align(marked, text)

@@ -11,23 +11,23 @@ END = "\ufdd1"
 MARKS = START + END
 
 
-def mapped(value: Any, change: Callable[[str], str]) -> Any:
+def map_strings(value: Any, change: Callable[[str], str]) -> Any:
     """Apply a function to each string in a value of plain JSON types, except the keys of objects."""
     if isinstance(value, str):
         return change(value)
     if isinstance(value, dict):
-        return {key: mapped(one, change) for key, one in value.items()}
+        return {key: map_strings(one, change) for key, one in value.items()}
     if isinstance(value, list):
-        return [mapped(one, change) for one in value]
+        return [map_strings(one, change) for one in value]
     return value
 
 
-def unmarked(text: str) -> str:
+def remove_marks(text: str) -> str:
     """Return a text without marks."""
     return text.replace(START, "").replace(END, "")
 
 
-def parts_of(text: str, spans: Sequence[Span]) -> Iterator[tuple[Span, bool]]:
+def split_at(text: str, spans: Sequence[Span]) -> Iterator[tuple[Span, bool]]:
     """Split a text at the edges of the spans; yield each part's span and whether it is one of the given spans."""
     edges = [0, *(edge for span in spans for edge in span), len(text)]
     for number, (start, end) in enumerate(pairwise(edges)):
@@ -35,7 +35,7 @@ def parts_of(text: str, spans: Sequence[Span]) -> Iterator[tuple[Span, bool]]:
             yield (start, end), number % 2 == 1
 
 
-def n_common(one: str, other: str) -> int:
+def common_prefix_length(one: str, other: str) -> int:
     """Return the length of the common prefix of two texts."""
     pairs = enumerate(zip(one, other, strict=False))
     return next((i for i, (a, b) in pairs if a != b), min(len(one), len(other)))

@@ -44,7 +44,7 @@ class MarkingTag(GenerationTag):
     marks = (START, END)
 
 
-def compiled(template: str, tag: type[GenerationTag]) -> Template:
+def compile_template(template: str, tag: type[GenerationTag]) -> Template:
     """Compile a template in a sandbox, with the settings of transformers; raise UserError if it is not valid Jinja."""
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True,
@@ -80,7 +80,7 @@ def _to_json(
     )
 
 
-def with_thoughts(message: Message) -> Message:
+def rename_thoughts(message: Message) -> Message:
     """Return the message with its thoughts under the names that transformers uses."""
     found = (message[name] for name in THOUGHTS if message.get(name) is not None)
     thoughts = next(found, None)

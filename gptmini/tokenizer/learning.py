@@ -14,8 +14,8 @@ from pydantic import ConfigDict, Field, PositiveInt, SkipValidation, validate_ca
 
 from gptmini.settings import STRICT
 from gptmini.tokenizer.byte_pairs import ALL_BYTES, BytePairTokenizer
-from gptmini.tokenizer.letters import in_bytes
-from gptmini.tokenizer.pieces import SPLIT_PATTERN, in_short_runs
+from gptmini.tokenizer.letters import letters_to_bytes
+from gptmini.tokenizer.pieces import SPLIT_PATTERN, split_long_runs
 from gptmini.tokenizer.tokenizer import Document
 from gptmini.user_error import UserError
 
@@ -51,11 +51,11 @@ def bpe(
     Source: Sennrich et al. 2016, section 3.2, on bytes as in Radford et al. 2019, section 2.2; trained by tokenizers.
     """
     slices = _training_slices(documents, train_bytes or math.inf)
-    texts = (part for some in slices for part in in_short_runs(some, LONGEST_RUN))
+    texts = (part for some in slices for part in split_long_runs(some, LONGEST_RUN))
     vocabulary = _learned(texts, vocab_size - 1)
 
     in_order = sorted(vocabulary, key=lambda token: vocabulary[token])
-    learned = [in_bytes(token) for token in in_order if len(token) > 1]
+    learned = [letters_to_bytes(token) for token in in_order if len(token) > 1]
     return BytePairTokenizer(SPLIT_PATTERN, ALL_BYTES + learned)
 
 
@@ -104,7 +104,7 @@ def _training_slices(documents: Iterable[Document], train_bytes: float) -> Itera
     n_left = train_bytes
     texts = (part.text for part in documents if part.split == "train")
 
-    for some in (some for text in texts for some in in_slices(text, SLICE)):
+    for some in (some for text in texts for some in split_slices(text, SLICE)):
         size = len(some.encode())
         n_read += size
         share = share_read()
@@ -116,7 +116,7 @@ def _training_slices(documents: Iterable[Document], train_bytes: float) -> Itera
             return
 
 
-def in_slices(text: str, most: int) -> Iterator[str]:
+def split_slices(text: str, most: int) -> Iterator[str]:
     """Split a text into parts of at most `most` characters, after a line break or else after a space.
 
     A word is split only if `most` characters contain neither. The joined parts equal the text.

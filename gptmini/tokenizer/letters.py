@@ -12,11 +12,11 @@ _LETTER_OF |= {byte: chr(256 + i) for i, byte in enumerate(_OTHERS)}
 _BYTE_OF = {letter: byte for byte, letter in _LETTER_OF.items()}
 
 
-def in_letters(token: bytes) -> str:
+def bytes_to_letters(token: bytes) -> str:
     """Return a byte string as letters, one per byte."""
     return "".join(_LETTER_OF[byte] for byte in token)
 
 
-def in_bytes(letters: str) -> bytes:
+def letters_to_bytes(letters: str) -> bytes:
     """Return the byte string of letters; raise KeyError for a character that stands for no byte."""
     return bytes(_BYTE_OF[letter] for letter in letters)

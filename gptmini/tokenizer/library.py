@@ -10,8 +10,8 @@ import numpy as np
 from pydantic import NonNegativeInt, PositiveInt, validate_call
 
 from gptmini.settings import STRICT
-from gptmini.tokenizer.byte_pairs import GROUP, decoded, in_groups
-from gptmini.tokenizer.letters import in_bytes
+from gptmini.tokenizer.byte_pairs import GROUP, decode_bytes, group_texts
+from gptmini.tokenizer.letters import letters_to_bytes
 from gptmini.tokenizer.library_errors import library_errors
 from gptmini.user_error import UserError
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 SPACE = "\u2581"  # stands for a space in SentencePiece's vocabularies
 # A token that a ByteFallback decoder takes for a byte; any other token stands for its own characters.
 BYTE_TOKEN = re.compile("<0x[+0-9A-Fa-f][0-9A-Fa-f]>")
-NO_TEMPLATE = (
+NO_CHAT_TEMPLATE = (
     "data.template=chat requires a tokenizer with a chat template; import a folder that has chat_template.jinja, or "
     "chat_template in tokenizer_config.json"
 )
@@ -95,7 +95,7 @@ class LibraryTokenizer:
 
     def encode_batch(self, texts: Iterable[str]) -> Iterator[np.ndarray]:
         """Yield the ids of each text, uint32; short texts are read ahead and encoded together."""
-        for group in in_groups(texts, GROUP):
+        for group in group_texts(texts, GROUP):
             with library_errors("the tokenizer cannot encode text"):
                 try:
                     encoded = self._tokenizer.encode_batch_fast(group, add_special_tokens=False)
@@ -107,14 +107,14 @@ class LibraryTokenizer:
                 yield np.array(one.ids, dtype=np.uint32)
 
     @cached_property
-    def chats(self) -> "ChatEncoder":
+    def chat_encoder(self) -> "ChatEncoder":
         """The encoder for chats; raises UserError if the chat template is missing or invalid."""
         import tokenizers
 
         from gptmini.tokenizer.chat import ChatEncoder
 
         if self.chat is None or "chat_template" not in self.chat:
-            raise UserError(NO_TEMPLATE)
+            raise UserError(NO_CHAT_TEMPLATE)
         with_special = tokenizers.Tokenizer.from_str(self.text)
         with_special.no_truncation()
         with_special.no_padding()
@@ -143,7 +143,7 @@ class LibraryTokenizer:
 
         Each id always gives the same bytes, so parts that are decoded separately join to the text of all ids.
         """
-        return decoded(ids, self._bytes_of)
+        return decode_bytes(ids, self._bytes_of)
 
     def byte_lengths(self) -> np.ndarray:
         """Return the number of bytes of each id, int64 (n_vocab,).
@@ -222,6 +222,6 @@ def _bytes_of_ids(tokenizer: Any, tree: dict) -> dict[int, bytes]:
 def _from_letters(token: str) -> bytes:
     """Return the bytes of a token in letters; a token with other characters is plain text."""
     try:
-        return in_bytes(token)
+        return letters_to_bytes(token)
     except KeyError:
         return token.encode()

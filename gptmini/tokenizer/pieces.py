@@ -37,7 +37,7 @@ _IS_SPACE = np.zeros(ord(SPACES[-1]) + 2, dtype=bool)
 _IS_SPACE[[ord(character) for character in SPACES]] = True
 
 
-def marked(text: str) -> str:
+def insert_marks(text: str) -> str:
     """Insert MARK before the last character of each run of white space, if other text follows the run.
 
     Neither SEPARATOR nor the end counts as other text. Raises UnicodeEncodeError for a lone surrogate.
@@ -53,7 +53,7 @@ def marked(text: str) -> str:
     return np.insert(codes, places, ord(MARK)).tobytes().decode(encoding)
 
 
-def in_short_runs(text: str, longest: int) -> Iterator[str]:
+def split_long_runs(text: str, longest: int) -> Iterator[str]:
     """Split a text so that no run of white space, or of other characters, is longer than `longest` characters.
 
     The joined parts equal the text. Raises UnicodeEncodeError for a lone surrogate.

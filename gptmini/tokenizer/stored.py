@@ -4,7 +4,7 @@ import base64
 
 from pydantic import ValidationError
 
-from gptmini.settings import first_mistake
+from gptmini.settings import first_error
 from gptmini.tokenizer.byte_pairs import BytePairTokenizer
 from gptmini.tokenizer.characters import CharTokenizer
 from gptmini.tokenizer.library import LibraryTokenizer
@@ -15,7 +15,7 @@ from gptmini.user_error import UserError
 NAMES = ("bos_token",)
 
 
-def of_ids(state: dict) -> dict:
+def identity_of(state: dict) -> dict:
     """Return the part of a tokenizer's to_dict() that determines the ids of texts."""
     return {key: value for key, value in state.items() if key not in NAMES}
 
@@ -49,7 +49,7 @@ def from_dict(state: dict) -> Tokenizer:
         kinds = (CharTokenizer.kind, BytePairTokenizer.kind, LibraryTokenizer.kind)
         raise UserError(f"tokenizer kind must be one of {', '.join(kinds)}, got {kind!r}")
     except ValidationError as error:
-        raise UserError(first_mistake(error)) from None
+        raise UserError(first_error(error)) from None
     except ValueError as error:  # a UserError of the tokenizer, or an error of base64
         raise UserError(" ".join(str(error).split())) from None
     except Exception as error:  # of any class: the file may be untrusted

@@ -25,7 +25,7 @@ class Tokenizer(Protocol):
     n_vocab: int  # number of ids, including end-of-text
     end_of_text: int | None  # id that separates documents; None if the tokenizer has no such id
     prefix_ids: Sequence[int]  # ids that a model expects before a text
-    # Id of bos_token, which other programs put before a text to score; None if prefix_ids or end_of_text already has it.
+    # Id of bos_token, which other programs put before a text; None if prefix_ids or end_of_text is the same.
     bos_id: int | None
     # More ids at which a sample ends, such as the id after an answer of a chat model.
     more_ends: Sequence[int]

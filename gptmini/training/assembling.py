@@ -10,8 +10,8 @@ from gptmini.checkpoint.training_state import TrainingState
 from gptmini.data.store import TokenStore
 from gptmini.loading import initial_model
 from gptmini.model import GPT, GPTConfig, check_seed, new_gpt
-from gptmini.model.adapting import adapted, freeze
-from gptmini.tokenizer import of_ids
+from gptmini.model.adapting import adapt, freeze
+from gptmini.tokenizer import identity_of
 from gptmini.training.callbacks.samples import Samples
 from gptmini.training.datamodule import TokenDataModule
 from gptmini.training.devices.batch_size import choose_batch_size
@@ -84,14 +84,16 @@ def _model_of(
     if settings.root.init_from is None:
         return new_gpt(config, settings.root.seed), None
     initial, origin = initial_model(settings.root.init_from)
-    return adapted(initial, config).train(), origin
+    return adapt(initial, config).train(), origin
 
 
 def _check_state(
     state: TrainingState, store: TokenStore, config: GPTConfig, settings: TrainerSettings
 ) -> None:
     """Raise UserError unless a run with this model, these tokens and this max_steps can resume from the state."""
-    is_same_tokenizer = repr(of_ids(state.tokenizer)) == repr(of_ids(store.tokenizer_state))
+    is_same_tokenizer = repr(identity_of(state.tokenizer)) == repr(
+        identity_of(store.tokenizer_state)
+    )
     if state.model.config != config or not is_same_tokenizer:
         raise UserError("the checkpoint's model or tokenizer differs from the one in config.yaml")
     if state.data_fingerprint != store.fingerprint:

@@ -31,10 +31,14 @@ from gptmini.data.batches import NOT_COUNTED
 from gptmini.data.store import TokenStore, tokens_per_byte_of
 from gptmini.evaluation import Evaluation, Tally, token_losses
 from gptmini.model import GPT, training_loss
-from gptmini.optim import leave_out, set_learning_rate
+from gptmini.optim import set_learning_rate, skip_step_if
 from gptmini.training.devices import distributed
 from gptmini.training.devices.recomputing import recompute_activations
-from gptmini.training.moments import Moments, restore_moments, whole_moments
+from gptmini.training.optimizer_state import (
+    Moments,
+    gather_optimizer_state,
+    restore_optimizer_state,
+)
 from gptmini.training.settings import Settings
 from gptmini.training.step_reports import StepReports
 
@@ -152,7 +156,7 @@ class GPTModule(L.LightningModule):
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """Build the only optimizer, with the configured settings and the optimizer state of the resumed run."""
         optimizer = self.make_optimizer(self.model)
-        restore_moments(self.moments, optimizer, self.parameters_by_name)
+        restore_optimizer_state(self.moments, optimizer, self.parameters_by_name)
         self.moments = {}  # the optimizer has them now
         return optimizer
 
@@ -208,7 +212,7 @@ class GPTModule(L.LightningModule):
         self.not_finite = (~finite).float()
         if self.trainer.world_size > 1:
             self._agree()
-        leave_out(optimizer, self.not_finite)
+        skip_step_if(optimizer, self.not_finite)
 
     def _agree(self) -> None:
         """Give all ranks the mean loss. Skip a step that is bad on any rank. Stop if any rank must stop.
@@ -296,22 +300,22 @@ class GPTModule(L.LightningModule):
         self.log("val/loss", self.evaluation.loss, logger=False, sync_dist=True)
         self.log("val/bits_per_byte", self.evaluation.bits_per_byte, logger=False, sync_dist=True)
 
-    def whole_model(self) -> GPT | None:
+    def full_model(self) -> GPT | None:
         """Return the model with all weights on the first process, for sampling; None on the other processes.
 
         Every process must call this. Under FSDP2 the result is a copy, otherwise the model itself.
         """
-        return distributed.whole_model(self.model, keep=self.trainer.is_global_zero)
+        return distributed.full_model(self.model, keep=self.trainer.is_global_zero)
 
     @property
-    def newest_evaluation(self) -> Evaluation:
+    def latest_evaluation(self) -> Evaluation:
         """The result of the latest validation, for callbacks that run at its end."""
         assert self.evaluation is not None
         return self.evaluation
 
     def on_save_checkpoint(self, checkpoint: dict) -> None:
         """Add all data needed to sample from the file, and to resume with any number of processes; collective."""
-        self.outcomes.settle()
+        self.outcomes.wait()
         origin = {} if self.origin is None else {"init_from": self.origin}
         checkpoint["gptmini"] = header(
             self.model.config,
@@ -327,5 +331,5 @@ class GPTModule(L.LightningModule):
         # There is no optimizer state if a user's callback saves only the weights.
         if "optimizer_states" in checkpoint:
             (optimizer,) = self.trainer.optimizers
-            moments = whole_moments(optimizer, self.parameters_by_name)
+            moments = gather_optimizer_state(optimizer, self.parameters_by_name)
             checkpoint["optimizer_states"] = [{"state": moments}]

@@ -14,7 +14,7 @@ ALL_TO_ALL = "torch.distributed.tensor._collective_utils"
 def quieten_lightning() -> None:
     """Silence hints at other products, unavoidable deprecation warnings, and tracebacks of TensorBoard's thread.
 
-    This affects the entire process, unless the call is inside keeping_noise().
+    This affects the entire process, unless the call is inside restore_logging().
     """
     for name in NOISY:
         logging.getLogger(name).setLevel(logging.WARNING)
@@ -33,7 +33,7 @@ def quieten_lightning() -> None:
 
 
 @contextmanager
-def keeping_noise() -> Iterator[None]:
+def restore_logging() -> Iterator[None]:
     """Undo quieten_lightning after the with block, for a program that calls gptmini."""
     levels = {name: logging.getLogger(name).level for name in (*NOISY, ALL_TO_ALL)}
     hook = threading.excepthook

@@ -56,7 +56,7 @@ class StepReports:
         self._sent.append((step, on_host, arrival))
         self._receive(n_unread=1 if metrics.device.type in LATE_FROM else 0)
 
-    def settle(self) -> None:
+    def wait(self) -> None:
         """Wait for the latest step, and read its metrics."""
         self._receive(n_unread=0)
 

@@ -45,7 +45,7 @@ class StopReason:
     late: bool = False  # whether the time limit stopped the run
     saved: bool = False  # whether RunCheckpoints, if it is on, has saved this stop
     # Calls the signal's handler from before the run; call it last.
-    pass_on: Callable[[], None] = lambda: None
+    call_original_handler: Callable[[], None] = lambda: None
 
     @property
     def stopped_by(self) -> str | None:
@@ -87,14 +87,14 @@ class Stopping(L.Callback):
     ) -> StopReason:
         """Train until the last step, or until a signal, the time limit or a callback stops the run."""
         try:
-            with self.listening():
+            with self.catch_signals():
                 trainer.fit(module, data)
         except Stop as stop:
             return StopReason(
                 signal=stop.number,
                 late=not stop.number,
                 saved=True,
-                pass_on=self._pass_on,
+                call_original_handler=self._pass_on,
             )
         except (SystemExit, KeyboardInterrupt):
             if not self.signal:
@@ -105,7 +105,7 @@ class Stopping(L.Callback):
         return StopReason()
 
     @contextmanager
-    def listening(self) -> Iterator[None]:
+    def catch_signals(self) -> Iterator[None]:
         """Catch the signals inside the with block, then restore their handlers."""
         # Python allows signal handlers only in the main thread.
         if threading.current_thread() is not threading.main_thread():
@@ -179,13 +179,13 @@ class Stopping(L.Callback):
             late = False
 
         if number or late:
-            pl_module.outcomes.settle()
+            pl_module.outcomes.wait()
         self._report_bad_steps(trainer, pl_module)
         _stop_if(number, late=late)
 
     def on_validation_start(self, trainer: L.Trainer, pl_module: GPTModule) -> None:
         """Report bad steps before a validation, because the run ends after the last validation."""
-        pl_module.outcomes.settle()
+        pl_module.outcomes.wait()
         self._report_bad_steps(trainer, pl_module)
 
     def on_validation_batch_end(

@@ -65,7 +65,7 @@ class TrainerSettings:
         if self.devices == "auto" or self.num_nodes == "auto":
             return self
         if self.batch_size == "auto":
-            share_of(self.global_batch_size, self.n_ranks)
+            sequences_per_rank(self.global_batch_size, self.n_ranks)
         else:
             micro_steps(self.global_batch_size, self.batch_size, self.n_ranks)
         return self
@@ -144,7 +144,7 @@ def micro_steps(global_batch_size: int, batch_size: int, n_ranks: int) -> int:
 
     Raises UserError if the result is not a whole number.
     """
-    share = share_of(global_batch_size, n_ranks)
+    share = sequences_per_rank(global_batch_size, n_ranks)
     if share % batch_size:
         got = f"{global_batch_size}, {batch_size} and {n_ranks}"
         fitting = next(size for size in divisors(share) if size < batch_size)
@@ -155,7 +155,7 @@ def micro_steps(global_batch_size: int, batch_size: int, n_ranks: int) -> int:
     return share // batch_size
 
 
-def share_of(global_batch_size: int, n_ranks: int) -> int:
+def sequences_per_rank(global_batch_size: int, n_ranks: int) -> int:
     """Return the sequences of a global batch on each device: global_batch_size / n_ranks.
 
     Raises UserError if the result is not a whole number.

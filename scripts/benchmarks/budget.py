@@ -105,12 +105,12 @@ def measure_grid(table: Table, arguments: argparse.Namespace) -> None:
             f"budget={seconds}",
         )
 
-        sizes = law.sizes_of(width) | {"n_layers": n_layers}
+        sizes = law.sizes_for_width(width) | {"n_layers": n_layers}
         tokens_per_byte = subject_of(with_ids).store.tokens_per_byte("train")
         table.add(
             what,
             ended.of("val/bits_per_byte")[-1],
-            n_weights=law.weights_of(preset("qwen_tiny", vocab_size=n_vocab, **sizes)),
+            n_weights=law.n_block_weights(preset("qwen_tiny", vocab_size=n_vocab, **sizes)),
             n_bytes=ended.lines[-1]["step"] * TOKENS_A_STEP / tokens_per_byte,
             n_vocab=n_vocab,
         )
@@ -121,7 +121,7 @@ def measure_law(table: Table, arguments: argparse.Namespace) -> None:
     rows = [row for row in table.rows if row["part"] == "grid"]
     sizes = [(row["n_weights"], row["n_bytes"], row["n_vocab"]) for row in rows]
     bits = torch.tensor([row["figure"] for row in rows], dtype=torch.float64)  # (runs,)
-    ruled = torch.tensor([law.predicted(*of_run) for of_run in sizes]) / bits - 1
+    ruled = torch.tensor([law.predicted_loss(*of_run) for of_run in sizes]) / bits - 1
     fitted = errors_of_fit(torch.tensor(sizes, dtype=torch.float64), bits)
     for name, errors in (("of the rule", ruled), ("of a new fit", fitted)):
         square = errors.square().mean().item()
@@ -172,7 +172,7 @@ def steps_of(cell: Cell, overrides: list[str]) -> list[str]:
     """Return overrides for the steps and validations that fit into the time of a cell, over any number of epochs."""
     subject = subject_of(overrides)
     module, _ = subject.assemble()
-    n_steps, val_every = timing.steps_in(
+    n_steps, val_every = timing.steps_that_fit(
         cell.seconds - AROUND,
         timing.seconds_of_run(module, subject.settings.hardware, seconds=cell.seconds),
         most=math.inf,

@@ -11,7 +11,7 @@ import torch
 
 from gptmini.configuration.building import build_settings
 from gptmini.configuration.compose import compose
-from gptmini.configuration.stored import resolved
+from gptmini.configuration.stored import resolve_configuration
 from gptmini.data import TokenStore
 from gptmini.hardware import clock
 from gptmini.job.tokens import open_tokens
@@ -42,7 +42,7 @@ class Subject:
 
 def subject_of(overrides: Sequence[str]) -> Subject:
     """Compose and check a configuration like gptmini train, prepare its text, and set up this process."""
-    plain, typed = resolved(compose("train", ["trainer.devices=1", *overrides]))
+    plain, typed = resolve_configuration(compose("train", ["trainer.devices=1", *overrides]))
     settings = build_settings(plain)
     prepare_process(settings)
     store, _ = open_tokens(settings, typed)

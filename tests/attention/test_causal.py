@@ -124,7 +124,7 @@ def test_cached_chunks_equal_one_pass(chunks, options):
     start = 0
     for length in chunks:
         rows = Rotary(*(part[start : start + length] for part in table))
-        cache.slots.take(length)
+        cache.slots.reserve(length)
         parts.append(module(x[:, start : start + length], rotary=rows, cache=cache.layers[0]))
         start += length
 
@@ -137,7 +137,7 @@ def test_full_cache_is_refused(lengths, n_held):
     slots = Slots(B, 4)
     slots.set_lengths(lengths)
     with pytest.raises(ValueError, match=f"a cache of 4 tokens cannot hold {n_held}"):
-        slots.take(5)
+        slots.reserve(5)
 
 
 def test_rotation_equals_multiplication_by_a_complex_phase():

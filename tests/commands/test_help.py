@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 
 from gptmini.configuration.comments import comments_of
 from gptmini.configuration.compose import compose
-from gptmini.configuration.keys import chain_of
+from gptmini.configuration.keys import option_files
 from gptmini.model import ModelSettings
 
 CONFIGS = Path(__file__).parent.parent.parent / "configs"
@@ -114,7 +114,7 @@ def test_each_key_of_each_model_is_explained_and_no_explanation_is_repeated():
     of_gpt2 = comments_of(CONFIGS / "model" / "gpt2.yaml")[1]
     for file in (CONFIGS / "model").glob("*.yaml"):
         explained = set()
-        for begun_from in chain_of("model", file.stem, None):
+        for begun_from in option_files("model", file.stem, None):
             explained |= comments_of(begun_from)[1].keys()
         assert explained >= keys, file
         if file.stem != "gpt2":

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
-from gptmini.configuration.overrides import as_override, in_hydras_grammar, quoted
+from gptmini.configuration.overrides import as_override, quote_for_hydra, quoted
 from gptmini.untrusted import read_yaml
 
 # Each has characters that Hydra's grammar lacks or interprets.
@@ -30,13 +30,13 @@ def read_by_hydra(line):
 @pytest.mark.parametrize("text", [text for text in ODD if text != "[x]"])
 def test_a_path_or_a_name_is_taken_as_it_is_typed(text):
     for key in ("data.path", "resume", "runs_dir", "data_dir", "name"):
-        (line,) = in_hydras_grammar([f"{key}={text}"])
+        (line,) = quote_for_hydra([f"{key}={text}"])
         assert read_by_hydra(line) == text
 
 
 @pytest.mark.parametrize("text", [*ODD, "", "null", "'a'", "a\\,b", "  a "])
 def test_a_printed_override_is_read_as_the_text_that_it_is_printed_for(text):
-    (line,) = in_hydras_grammar([as_override("resume", text)])
+    (line,) = quote_for_hydra([as_override("resume", text)])
     assert read_by_hydra(line) == text
     assert read_by_hydra(f"resume={quoted(text)}") == text
 
@@ -54,7 +54,7 @@ def test_a_printed_override_is_read_as_the_text_that_it_is_printed_for(text):
     ],
 )
 def test_what_hydra_reads_as_one_value_keeps_the_meaning_that_hydra_gives_it(typed, value):
-    assert in_hydras_grammar([typed]) == [typed]
+    assert quote_for_hydra([typed]) == [typed]
     assert read_by_hydra(typed) == value
 
 
@@ -67,14 +67,14 @@ def test_what_hydra_reads_as_one_value_keeps_the_meaning_that_hydra_gives_it(typ
     ],
 )
 def test_a_sweep_over_paths_stays_a_sweep(typed, values):
-    (line,) = in_hydras_grammar([typed], multirun=True)
+    (line,) = quote_for_hydra([typed], multirun=True)
     override = OverridesParser.create().parse_override(line)
     swept = [text.strip('"') for text in override.sweep_string_iterator()]
     assert swept == values
     # The command line of a job is parsed again, and has the same meaning.
     key = override.key_or_group
     for text in override.sweep_string_iterator():
-        assert in_hydras_grammar([f"{key}={text}"]) == [f"{key}={text}"]
+        assert quote_for_hydra([f"{key}={text}"]) == [f"{key}={text}"]
 
 
 def words_of(command):

@@ -304,8 +304,8 @@ def test_what_runs_leave_behind_is_collected():
         pass
 
     for _ in range(2):
-        process.set_aside()
-        process.started()
+        process.defer_gc_and_sigint()
+        process.restore_gc_and_sigint()
         frozen = gc.get_freeze_count()
         cycle = Cycle()
         cycle.itself = cycle

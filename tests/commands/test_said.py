@@ -6,7 +6,7 @@ import pytest
 
 from gptmini.data import Progress
 from gptmini.job.announcer import with_prefix
-from gptmini.job.progress import described
+from gptmini.job.progress import progress_line
 
 
 @pytest.mark.parametrize(
@@ -24,7 +24,7 @@ from gptmini.job.progress import described
 )
 def test_progress_tells_what_is_done_how_fast_and_the_time_left(n_bytes, share, seconds, said):
     progress = Progress(phase="tokenising", n_bytes=n_bytes, share=share)
-    assert described(progress, seconds=seconds) == said
+    assert progress_line(progress, seconds=seconds) == said
 
 
 @pytest.mark.parametrize(

@@ -135,7 +135,7 @@ def use(folder):
     assert len(coder.byte_lengths()) == model.config.vocab_size
     outcome(coder.encode, TEXT)
     if getattr(coder, "chat", None):
-        outcome(coder.chats.encode, [{"role": "user", "content": TEXT}])
+        outcome(coder.chat_encoder.encode, [{"role": "user", "content": TEXT}])
     return True
 
 

@@ -88,7 +88,7 @@ def test_ids_and_answers_are_those_of_transformers(tmp_path, template, as_file):
         CHAT, return_dict=True, return_assistant_tokens_mask=template == CHATML
     )
     tokenizer = from_dict(read(path).to_dict())
-    ids, is_answer = tokenizer.chats.encode(CHAT)
+    ids, is_answer = tokenizer.chat_encoder.encode(CHAT)
     assert ids.tolist() == expected["input_ids"]
     if template == CHATML:
         assert is_answer.tolist() == [bool(i) for i in expected["assistant_masks"]]
@@ -105,8 +105,10 @@ def test_ids_and_answers_are_those_of_transformers(tmp_path, template, as_file):
 def test_special_tokens_that_a_message_holds_are_text(tmp_path):
     tokenizer = read(folder_with(tmp_path, CHATML))
     typed = [{"role": "user", "content": "the cat<|im_end|> sat </s>\ufdd0<s> on"}]
-    ids, _ = tokenizer.chats.encode(typed, loss_on="all")
-    plain, _ = tokenizer.chats.encode([{"role": "user", "content": "the cat"}], loss_on="all")
+    ids, _ = tokenizer.chat_encoder.encode(typed, loss_on="all")
+    plain, _ = tokenizer.chat_encoder.encode(
+        [{"role": "user", "content": "the cat"}], loss_on="all"
+    )
     special = [i for i in ids.tolist() if i < 4]
     assert special == [i for i in plain.tolist() if i < 4]
     assert "the cat<|im_end|> sat </s>\ufdd0<s> on<|im_end|>" in tokenizer.decode(ids.tolist())
@@ -124,7 +126,7 @@ def test_special_tokens_that_a_message_holds_are_text(tmp_path):
 def test_a_template_that_cannot_be_used_is_told(tmp_path, template, said):
     tokenizer = read(folder_with(tmp_path, template))
     with pytest.raises(UserError, match=said):
-        tokenizer.chats.encode(CHAT)
+        tokenizer.chat_encoder.encode(CHAT)
 
 
 def test_a_named_token_that_is_no_unicode_is_refused(tmp_path):
@@ -132,7 +134,7 @@ def test_a_named_token_that_is_no_unicode_is_refused(tmp_path):
     config = json.loads((folder / "tokenizer_config.json").read_text()) | {"bos_token": "\ud800"}
     (folder / "tokenizer_config.json").write_text(json.dumps(config))
     with pytest.raises(UserError, match="the tokenizer cannot encode the chat"):
-        read(folder).chats.encode(CHAT)
+        read(folder).chat_encoder.encode(CHAT)
 
 
 @pytest.fixture

@@ -150,7 +150,7 @@ def pair(tmp_path, tokenizer_json):
         }
         (folder / "tokenizer_config.json").write_text(json.dumps(config))
         theirs = transformers.AutoTokenizer.from_pretrained(folder)
-        return theirs, read_tokenizer(folder, n_vocab=500, ends=[1]).chats
+        return theirs, read_tokenizer(folder, n_vocab=500, ends=[1]).chat_encoder
 
     return make
 

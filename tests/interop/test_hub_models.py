@@ -71,7 +71,7 @@ def test_a_name_on_the_hub_gives_the_model_of_the_whole_repository(repository):
     assert tokenizer.to_dict() == tokenizer_of_all.to_dict()
     assert tokenizer.chat["chat_template"] == TEMPLATE
     chat = [{"role": "user", "content": "cat"}]
-    ids, _ = tokenizer.chats.encode(chat)
+    ids, _ = tokenizer.chat_encoder.encode(chat)
     assert tokenizer.decode(ids.tolist()) == "<s>user: cat</s>"
     for name, weight in expected.state_dict().items():
         assert weight.equal(model.state_dict()[name])

@@ -12,10 +12,10 @@ import gptmini
 from gptmini.generation import generate_stream
 from gptmini.interop import to_hugging_face, write_folder, write_gguf
 from gptmini.interop.card import Training
-from gptmini.interop.hugging_face import from_hugging_face, our_config
+from gptmini.interop.hugging_face import from_hugging_face, to_gpt_config
 from gptmini.interop.reading import read_folder
 from gptmini.model import GPTConfig
-from gptmini.model.adapting import adapted
+from gptmini.model.adapting import adapt
 from gptmini.tokenizer import LibraryTokenizer, from_dict
 from gptmini.user_error import UserError
 from interop.library_tokenizers import learned
@@ -146,13 +146,13 @@ def test_a_llama_without_num_key_value_heads_has_as_many_as_query_heads():
     sizes = SIZES | {"num_key_value_heads": None}
     config = transformers.LlamaConfig(**sizes).to_dict()
     assert config.pop("num_key_value_heads") == SIZES["num_attention_heads"]
-    assert our_config(config).n_kv_heads is None
+    assert to_gpt_config(config).n_kv_heads is None
 
     del sizes["num_key_value_heads"]
     config = transformers.MistralConfig(**sizes, sliding_window=None).to_dict()
     assert config.pop("num_key_value_heads") == 8  # Mistral's own default
     with pytest.raises(UserError, match="type mistral must have num_key_value_heads"):
-        our_config(config)
+        to_gpt_config(config)
 
 
 def test_the_spelling_of_transformers_4_is_read():
@@ -222,7 +222,7 @@ def test_an_export_names_the_positions_of_the_weights_and_not_the_context_of_tra
     path, theirs, _ = folder
     model, tokenizer = read_folder(path)
     lengths = {"context_length": 7, "full_context_length": CONTEXT}
-    tuned = adapted(model, GPTConfig(**asdict(model.config) | lengths)).eval()
+    tuned = adapt(model, GPTConfig(**asdict(model.config) | lengths)).eval()
     write_folder(tmp_path / "out", tuned, tokenizer, NOTHING_TRAINED, sampling={})
 
     back = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "out").eval()

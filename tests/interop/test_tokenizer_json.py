@@ -10,7 +10,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 
 from gptmini import tokenizer
 from gptmini.interop.tokenizer_reading import read_tokenizer
-from gptmini.interop.tokenizer_writing import merges_of, to_tokenizers, write_tokenizer
+from gptmini.interop.tokenizer_writing import list_merges, to_tokenizers, write_tokenizer
 from gptmini.tokenizer import LibraryTokenizer
 from gptmini.user_error import UserError
 from interop.library_tokenizers import learned, of_sentence_piece
@@ -96,7 +96,7 @@ def test_a_character_that_is_unknown_is_an_error_and_not_left_out():
 
 def test_every_way_to_make_a_token_is_a_merge():
     ranks = [bytes([i]) for i in range(256)] + [b"ab", b"bc", b"abc", b"xyz"]
-    assert merges_of(ranks) == [("a", "b"), ("b", "c"), ("a", "bc"), ("ab", "c")]
+    assert list_merges(ranks) == [("a", "b"), ("b", "c"), ("a", "bc"), ("ab", "c")]
 
 
 def test_the_files_that_openai_published_are_read(tmp_path):

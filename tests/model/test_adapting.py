@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from gptmini.model import GPTConfig
-from gptmini.model.adapting import adapted, freeze
+from gptmini.model.adapting import adapt, freeze
 from gptmini.user_error import UserError
 from sizes import CONTEXT, GPT2, MODERN, PRESETS, B, C, T, V
 from toys import wide_gpt
@@ -13,7 +13,7 @@ from toys import wide_gpt
 @PRESETS
 def test_a_shorter_context_changes_no_logit_within_it(preset):
     model = wide_gpt(preset).eval()
-    shorter = adapted(model, GPTConfig(**preset | {"context_length": T, "dropout": 0.3})).eval()
+    shorter = adapt(model, GPTConfig(**preset | {"context_length": T, "dropout": 0.3})).eval()
     assert shorter.config.context_length == T
     tokens = torch.randint(V, (B, T))
     with torch.no_grad():
@@ -23,7 +23,7 @@ def test_a_shorter_context_changes_no_logit_within_it(preset):
 def test_rotary_weights_that_are_trained_on_a_shorter_context_keep_their_positions():
     model = wide_gpt(MODERN).eval()
     lengths = {"context_length": T, "full_context_length": CONTEXT}
-    shorter = adapted(model, GPTConfig(**MODERN | lengths)).eval()
+    shorter = adapt(model, GPTConfig(**MODERN | lengths)).eval()
     tokens = torch.randint(V, (B, CONTEXT))
     with torch.no_grad():
         assert torch.equal(shorter(tokens), model(tokens))
@@ -35,7 +35,7 @@ def test_rotary_weights_that_are_trained_on_a_shorter_context_keep_their_positio
 
 def test_learned_positions_beyond_the_context_are_left_out():
     model = wide_gpt(GPT2)
-    shorter = adapted(model, GPTConfig(**GPT2 | {"context_length": T}))
+    shorter = adapt(model, GPTConfig(**GPT2 | {"context_length": T}))
     positions = shorter.position_embedding.weight
     assert torch.equal(positions, model.position_embedding.weight[:T])
     assert positions.untyped_storage().nbytes() == positions.numel() * 4
@@ -43,7 +43,7 @@ def test_learned_positions_beyond_the_context_are_left_out():
 
 def test_half_precision_becomes_float32():
     model = wide_gpt(MODERN).bfloat16()
-    assert {weight.dtype for weight in adapted(model, model.config).parameters()} == {torch.float32}
+    assert {weight.dtype for weight in adapt(model, model.config).parameters()} == {torch.float32}
 
 
 def frozen_names(model):

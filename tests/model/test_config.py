@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from gptmini.model import GPTConfig, ModelSettings, new_gpt
 from gptmini.model.layers import ACTIVATION
-from gptmini.settings import first_mistake
+from gptmini.settings import first_error
 from refusals import refused_keys
 from sizes import GPT2 as LEARNED
 from sizes import C, D, H
@@ -67,7 +67,7 @@ ROTARY = LEARNED | {"position": "rotary", "rotary_base": 100.0}
 def test_values_at_odds_are_refused(settings, message):
     with pytest.raises(ValidationError) as caught:
         GPTConfig(**settings)
-    assert message in first_mistake(caught.value)
+    assert message in first_error(caught.value)
 
 
 def test_the_activations_are_those_that_layers_have():

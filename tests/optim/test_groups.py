@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from gptmini.model import GPTConfig, new_gpt
-from gptmini.optim import AdamWSettings, MuonSettings, leave_out, set_learning_rate
+from gptmini.optim import AdamWSettings, MuonSettings, set_learning_rate, skip_step_if
 from optim.test_muon import SETTINGS as MUON
 from sizes import MODERN
 
@@ -144,11 +144,11 @@ def test_an_optimizer_that_does_not_bear_the_flag_finds_no_gradients(kind, make)
     weight = torch.nn.Parameter(torch.ones(3))
     optimizer = make([weight])
     weight.grad = torch.ones(3)
-    leave_out(optimizer, Flag(0.0, kind))
+    skip_step_if(optimizer, Flag(0.0, kind))
 
     assert weight.grad is not None
 
-    leave_out(optimizer, Flag(1.0, kind))
+    skip_step_if(optimizer, Flag(1.0, kind))
     assert weight.grad is None
     assert getattr(optimizer, "found_inf", None) is None
 
@@ -158,7 +158,7 @@ def test_a_fused_optimizer_is_given_the_flag_and_not_waited_for():
     optimizer = torch.optim.AdamW([weight], fused=True)
     for flag, moved in ((1.0, False), (0.0, True)):
         weight.grad = torch.full((3,), math.nan if flag else 1.0)
-        leave_out(optimizer, torch.tensor(flag))
+        skip_step_if(optimizer, torch.tensor(flag))
         optimizer.step()
         assert (not weight.equal(torch.ones(3))) == moved
 

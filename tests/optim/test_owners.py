@@ -10,7 +10,7 @@ from torch.distributed.tensor.debug import CommDebugMode
 
 from forked import in_processes
 from gptmini.optim.muon import orthogonalize
-from gptmini.optim.owners import by_owner
+from gptmini.optim.owners import orthogonalize_by_owner
 
 N_ROWS, N_COLUMNS = 13, 18  # not multiples of the numbers of processes
 # Placement of the matrices, and the number of collectives.
@@ -35,7 +35,9 @@ def shared(matrices, placement, mesh):
         return orthogonalize(own, ns_steps=5)
 
     with CommDebugMode() as counted:
-        result = by_owner(local, five_steps, mesh, placement=placement, shape=(N_ROWS, N_COLUMNS))
+        result = orthogonalize_by_owner(
+            local, five_steps, mesh, placement=placement, shape=(N_ROWS, N_COLUMNS)
+        )
     spread = DTensor.from_local(
         result, mesh, [placement], shape=matrices.shape, stride=matrices.stride()
     )

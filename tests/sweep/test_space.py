@@ -16,9 +16,9 @@ from pretended_sweep import LAYERS, LISTED, RATE, settings
     [
         (Dimension("lr", low=0.01, high=1.0), FloatDistribution(0.01, 1.0)),
         (Dimension("lr", low=0.01, high=1.0, is_log=True), FloatDistribution(0.01, 1.0, log=True)),
-        (Dimension("n", low=1, high=64, is_whole=True), IntDistribution(1, 64)),
+        (Dimension("n", low=1, high=64, is_integer=True), IntDistribution(1, 64)),
         (
-            Dimension("n", low=1, high=64, is_whole=True, is_log=True),
+            Dimension("n", low=1, high=64, is_integer=True, is_log=True),
             IntDistribution(1, 64, log=True),
         ),
         (Dimension("o", texts=("adamw", "muon")), CategoricalDistribution(("adamw", "muon"))),
@@ -34,7 +34,7 @@ def test_a_number_of_an_interval_is_typed_with_four_digits_and_stays_inside():
     assert rate.text_of(0.00123456) == "0.001235"
     assert rate.text_of(0.0987654) == "0.0987654"
     assert rate.examples == ["0.001235", "0.0987654"]
-    assert Dimension("n", low=1, high=9, is_whole=True).text_of(7) == "7"
+    assert Dimension("n", low=1, high=9, is_integer=True).text_of(7) == "7"
 
 
 def test_a_grid_is_the_product_of_its_values_in_pythons_order():
@@ -44,7 +44,7 @@ def test_a_grid_is_the_product_of_its_values_in_pythons_order():
 
 
 def test_every_value_is_checked_beside_the_first_of_the_others():
-    space = Space([LISTED, Dimension("n", low=1, high=8, is_whole=True)], ["seed=1"])
+    space = Space([LISTED, Dimension("n", low=1, high=8, is_integer=True)], ["seed=1"])
     assert space.examples() == [
         ["seed=1", "optimizer.lr=0.01", "n=1"],
         ["seed=1", "optimizer.lr=0.03", "n=1"],

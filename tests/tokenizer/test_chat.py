@@ -19,7 +19,7 @@ def chats_of(template, **names):
     made.add_special_tokens(["<s>"])
     chat = {"chat_template": template, **names}
     coder = LibraryTokenizer(made.to_str(), n_vocab=257, end_of_text=256, chat=chat)
-    return coder, coder.chats
+    return coder, coder.chat_encoder
 
 
 @pytest.mark.parametrize("changed", ["x | trim", "x[1:]", "x | upper"])

@@ -43,7 +43,7 @@ def test_bpe_learns_the_most_frequent_pairs_of_the_training_split_first():
     ],
 )
 def test_a_long_text_is_cut_behind_a_line_break_or_else_a_space(text, parts):
-    assert list(learning.in_slices(text, 7)) == parts
+    assert list(learning.split_slices(text, 7)) == parts
 
 
 def test_bpe_learns_the_same_merges_from_a_text_in_slices(monkeypatch):

@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gptmini import tokenizer
-from gptmini.tokenizer.pieces import MARK, SEPARATOR, SPLIT_PATTERN, in_short_runs, marked
+from gptmini.tokenizer.pieces import MARK, SEPARATOR, SPLIT_PATTERN, insert_marks, split_long_runs
 from tokenizer.texts import END, TRAIN
 from toys import documents_of
 
@@ -48,7 +48,7 @@ def test_texts_that_are_encoded_together_have_the_ids_of_each_by_the_rule_of_gpt
     ],
 )
 def test_the_last_character_of_white_space_before_a_word_is_marked(text, expected):
-    assert marked(text) == expected.replace("|", MARK)
+    assert insert_marks(text) == expected.replace("|", MARK)
 
 
 def test_a_text_may_hold_millions_of_white_space_characters_in_a_row():
@@ -65,7 +65,7 @@ def test_a_text_may_hold_millions_of_white_space_characters_in_a_row():
 
 @given(text=SPACED, longest=st.integers(1, 9))
 def test_short_runs_are_the_text_cut_where_a_run_is_long(text, longest):
-    parts = list(in_short_runs(text, longest))
+    parts = list(split_long_runs(text, longest))
     assert "".join(parts) == text
     for part in parts:
         assert all(len(run) <= longest for run in regex.findall(r"\s+|\S+", part))

@@ -39,14 +39,14 @@ LARGE = 10**12  # bytes of a text that is too large for two passes
 
 
 def test_the_law_at_its_units():
-    assert law.predicted(10**6, 1e6, 4000) == pytest.approx(0.195 + 0.377 + 0.510 + 0.156)
+    assert law.predicted_loss(10**6, 1e6, 4000) == pytest.approx(0.195 + 0.377 + 0.510 + 0.156)
 
 
 def test_the_law_falls_with_more_weights_more_text_and_more_ids():
-    here = law.predicted(10**6, 1e6, 4000)
-    assert law.predicted(2 * 10**6, 1e6, 4000) < here
-    assert law.predicted(10**6, 2e6, 4000) < here
-    assert law.predicted(10**6, 1e6, 8000) < here
+    here = law.predicted_loss(10**6, 1e6, 4000)
+    assert law.predicted_loss(2 * 10**6, 1e6, 4000) < here
+    assert law.predicted_loss(10**6, 2e6, 4000) < here
+    assert law.predicted_loss(10**6, 1e6, 8000) < here
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_ids_of_a_text(n_bytes, width, n_vocab):
     ],
 )
 def test_sizes_of_a_width(width, n_layers, n_heads, n_kv_heads, d_ff):
-    assert law.sizes_of(width) == {
+    assert law.sizes_for_width(width) == {
         "d_model": width,
         "n_layers": n_layers,
         "n_heads": n_heads,
@@ -88,7 +88,7 @@ def test_sizes_of_a_width(width, n_layers, n_heads, n_kv_heads, d_ff):
 
 @pytest.mark.parametrize("width", WIDTHS)
 def test_every_width_makes_a_model(width):
-    preset("qwen_tiny", vocab_size=256, **law.sizes_of(width))
+    preset("qwen_tiny", vocab_size=256, **law.sizes_for_width(width))
 
 
 def test_weights_of_the_blocks():
@@ -98,7 +98,7 @@ def test_weights_of_the_blocks():
     config = preset(
         "qwen_tiny", vocab_size=64, d_model=8, n_layers=3, n_heads=2, n_kv_heads=1, d_ff=16
     )
-    assert law.weights_of(config) == 3 * of_block
+    assert law.n_block_weights(config) == 3 * of_block
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,9 @@ def test_weights_of_the_blocks():
     ],
 )
 def test_steps_that_fill_a_time(seconds, n_val_tokens, most, n_steps, val_every):
-    steps = timing.steps_in(seconds, 0.1, most=most, tokens_a_step=2048, n_val_tokens=n_val_tokens)
+    steps = timing.steps_that_fit(
+        seconds, 0.1, most=most, tokens_a_step=2048, n_val_tokens=n_val_tokens
+    )
     assert steps == (n_steps, val_every)
 
 
@@ -167,7 +169,7 @@ class Machine(Search):
     """A search on a machine that trains a thousand weights on a million tokens in a second."""
 
     def _seconds_a_step(self, config, trainer):
-        n_weights = law.weights_of(config) + config.vocab_size * config.d_model
+        n_weights = law.n_block_weights(config) + config.vocab_size * config.d_model
         return 1e-9 * n_weights * trainer.global_batch_size * config.context_length
 
 

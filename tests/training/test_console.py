@@ -9,8 +9,8 @@ import pytest
 from rich.console import Console
 
 from gptmini.training.loggers.console import (
+    BrokenPipeConsole,
     ConsoleLogger,
-    LastingConsole,
     duration,
     sparkline,
 )
@@ -167,7 +167,7 @@ def test_a_line_is_kept_on_one_of_console_and_log_if_the_other_is_on_a_full_disk
 
 
 def test_a_reader_that_leaves_does_not_end_the_run():
-    lasting = LastingConsole(file=Failing(BrokenPipeError()))
+    lasting = BrokenPipeConsole(file=Failing(BrokenPipeError()))
     lasting.print("to nobody")
     lasting.print("still here")
     assert lasting.quiet

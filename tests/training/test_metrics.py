@@ -184,7 +184,7 @@ def test_events_end_at_the_first_error_of_the_disk_and_are_made_good_by_a_resume
     ]
 
     events = EventLogger(tmp_path)
-    events.write_anew(read_lines(tmp_path))
+    events.rewrite(read_lines(tmp_path))
     events.finalize("success")
     points = EventAccumulator(str(tmp_path)).Reload().Scalars("loss")
     assert [(event.step, event.value) for event in points] == [(1, 1.0), (40, 2.0)]
@@ -272,7 +272,7 @@ def test_tensorboard_shows_a_run_that_went_back_as_if_it_had_never_been_further(
     with dropping_later_lines(tmp_path, 12, validated=True) as lines:
         pass
     events = EventLogger(tmp_path)
-    events.write_anew(lines)
+    events.rewrite(lines)
     log_all([events, MetricsLogger(tmp_path)], range(13, 22), start=2)
 
     everything = {"scalars": 0, "tensors": 0, "images": 0}

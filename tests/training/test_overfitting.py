@@ -22,7 +22,7 @@ def validate(notice, losses, first_step=0):
     logger = Saying()
     for i, loss in enumerate(losses):
         trainer = SimpleNamespace(loggers=[logger], global_step=first_step + 10 * i)
-        module = SimpleNamespace(newest_evaluation=SimpleNamespace(loss=loss))
+        module = SimpleNamespace(latest_evaluation=SimpleNamespace(loss=loss))
         notice.on_validation_end(trainer, module)
     return logger.lines
 

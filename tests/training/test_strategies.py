@@ -14,7 +14,7 @@ from gptmini.checkpoint.file import read_checkpoint
 from gptmini.checkpoint.training_state import TrainingState
 from gptmini.training import RunCheckpoints
 from gptmini.training.devices.distributed import gathered
-from gptmini.training.moments import whole_moments
+from gptmini.training.optimizer_state import gather_optimizer_state
 from training.watchers import Figures
 
 N_STEPS = 6
@@ -132,7 +132,7 @@ def held(train, **settings):
     trainer = train("modern", devices=2, strategy="fsdp2", **settings)
     module = trainer.lightning_module
     weights = trainer.strategy.lightning_module_state_dict()
-    moments = whole_moments(trainer.optimizers[0], module.parameters_by_name)
+    moments = gather_optimizer_state(trainer.optimizers[0], module.parameters_by_name)
     is_whole = not any(isinstance(weight, DTensor) for weight in weights.values())
     n_moments = {name: len(of_one) for name, of_one in moments.items()}
     return is_whole, list(weights), n_moments

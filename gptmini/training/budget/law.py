@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from gptmini.data.store import TokenStore
 from gptmini.model import GPTConfig
-from gptmini.model.gpt import gpt_of_shapes
+from gptmini.model.gpt import meta_gpt
 
 VOCABULARIES = (512, 1000, 2000, 4000, 8000, 16_000, 32_000)
 BYTES_OF_PAIRS = 0.36  # bytes per byte-pair token, divided by ln(vocabulary size)
@@ -43,7 +43,7 @@ class Text:
         )
 
 
-def predicted(n_weights: int, n_bytes: float, n_vocab: int) -> float:
+def predicted_loss(n_weights: int, n_bytes: float, n_vocab: int) -> float:
     """Predict the final loss of a run in bits per byte. The law is for ranking runs on the same text.
 
     Args:
@@ -63,13 +63,13 @@ def predicted(n_weights: int, n_bytes: float, n_vocab: int) -> float:
     )
 
 
-def weights_of(config: GPTConfig) -> int:
+def n_block_weights(config: GPTConfig) -> int:
     """Return the number of weights in a model's blocks."""
-    blocks = gpt_of_shapes(config).blocks
+    blocks = meta_gpt(config).blocks
     return sum(weight.numel() for block in blocks for weight in block.parameters())
 
 
-def sizes_of(width: int, n_heads: int | None = None) -> dict[str, int]:
+def sizes_for_width(width: int, n_heads: int | None = None) -> dict[str, int]:
     """Return the model sizes for a width, under the names of ModelSettings' fields; n_heads None chooses the heads.
 
     The head width is 32, or 64 from a width of 512 on. It is larger if it does not divide the width evenly.

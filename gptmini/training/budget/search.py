@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from gptmini.hardware import Hardware
 from gptmini.model import GPT, GPTConfig, ModelSettings, new_gpt, training_loss
-from gptmini.training.budget.law import Text, predicted, sizes_of, weights_of
+from gptmini.training.budget.law import Text, n_block_weights, predicted_loss, sizes_for_width
 from gptmini.training.budget.timing import MEASURED_SHARE, times_of_steps
 from gptmini.training.devices.batch_size import choose_batch_size
 from gptmini.training.trainer_settings import TrainerSettings, micro_steps
@@ -100,14 +100,14 @@ class Search:
             text = text_of(width)
             try:
                 kept = None if self.is_open("model.n_heads") else self.model.n_heads
-                settings = replace(self.model, **self._open("model", sizes_of(width, kept)))
+                settings = replace(self.model, **self._open("model", sizes_for_width(width, kept)))
                 config = settings.with_vocab_size(text.n_vocab)
             except ValidationError:  # the fixed number of heads does not divide this width
                 if not found and width == widths[-1]:
                     raise
                 continue
 
-            n_weights = weights_of(config)
+            n_weights = n_block_weights(config)
             if found and n_weights > MOST_WEIGHTS * text.n_bytes:
                 break
             found.append(self._candidate(text, config, n_weights))
@@ -143,7 +143,9 @@ class Search:
             config=config,
             global_batch_size=trainer.global_batch_size,
             n_steps=n_steps,
-            loss=predicted(n_weights, n_steps * tokens_a_step * text.bytes_per_token, text.n_vocab),
+            loss=predicted_loss(
+                n_weights, n_steps * tokens_a_step * text.bytes_per_token, text.n_vocab
+            ),
         )
 
     def most_steps(self, text: Text, tokens_a_step: int) -> float:

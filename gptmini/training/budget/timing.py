@@ -92,7 +92,7 @@ def seconds_of_run(module: GPTModule, hardware: Hardware, *, seconds: float) -> 
     return statistics.median(times)
 
 
-def steps_in(
+def steps_that_fit(
     seconds: float, seconds_a_step: float, *, most: float, tokens_a_step: int, n_val_tokens: int
 ) -> tuple[int, int]:
     """Return how many steps, with their validations, fit into a time, and the steps between two validations.

@@ -78,7 +78,7 @@ class RunCheckpoints(L.Callback):
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: GPTModule) -> None:
         """Save best.ckpt if the validation loss is the lowest so far, and last.ckpt at the interval."""
-        evaluation = pl_module.newest_evaluation
+        evaluation = pl_module.latest_evaluation
         best_before = self.best
         is_lowest = best_before is None or evaluation.loss < best_before.loss
 
@@ -112,7 +112,7 @@ class RunCheckpoints(L.Callback):
             self._save_at_end(trainer)
         elif step % self.every_steps == 0:
             # During bad steps, keep the last.ckpt from before them, so that a user can return to it.
-            pl_module.outcomes.settle()
+            pl_module.outcomes.wait()
             if pl_module.outcomes.bad_steps_in_a_row == 0:
                 self._save(trainer, "last")
 

@@ -57,7 +57,7 @@ class StepTimes:
         return spent
 
 
-def by_kind(model: GPT) -> dict[str, list[Tensor]]:
+def weights_by_kind(model: GPT) -> dict[str, list[Tensor]]:
     """Group a model's weights by the kind of their layer, without the padding of the vocabulary.
 
     Returns detached views of the weights by kind: embedding, attention, mlp, unembedding, norm, smear. Kinds that the
@@ -81,5 +81,5 @@ def norms(tensors: dict[str, list[Tensor]], model: GPT) -> dict[str, float]:
     """
     names = list(tensors)
     of_each = torch.stack([get_total_norm(tensors[name]) for name in names])  # (n,)
-    of_whole = distributed.whole_norms(model, of_each)  # (n,)
+    of_whole = distributed.full_norms(model, of_each)  # (n,)
     return dict(zip(names, of_whole.tolist(), strict=True))

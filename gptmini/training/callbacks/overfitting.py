@@ -43,7 +43,7 @@ class OverfittingNotice(L.Callback):
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: GPTModule) -> None:
         """Count a validation, and warn after `patience` validations."""
-        loss = pl_module.newest_evaluation.loss
+        loss = pl_module.latest_evaluation.loss
         if not isfinite(loss):
             return  # a run that diverges does not overfit
 

@@ -118,10 +118,10 @@ class Pictures(L.Callback):
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: GPTModule) -> None:
         """Draw and log attention and token losses, unless no logger takes images or the loss is not finite."""
-        loss = pl_module.newest_evaluation.loss
+        loss = pl_module.latest_evaluation.loss
         if not run_loggers(trainer) or not math.isfinite(loss):
             return
-        model = pl_module.whole_model()
+        model = pl_module.full_model()
         if model is None:
             return
         from gptmini.report import drawing  # matplotlib takes half a second

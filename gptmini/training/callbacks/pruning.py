@@ -36,7 +36,7 @@ class Pruning(L.Callback):
         """Report a validation. A pruned run ends after this step, which is saved."""
         is_pruned = False
         if self._trial is not None:
-            evaluation = pl_module.newest_evaluation
+            evaluation = pl_module.latest_evaluation
             value = evaluation.bits_per_byte if self._trial.by_bits else evaluation.loss
             if isfinite(value):
                 is_pruned = self._trial.report(trainer.global_step, value)

@@ -70,9 +70,9 @@ class Samples(L.Callback):
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: GPTModule) -> None:
         """Draw and log the samples on the first process, unless the validation loss is not finite."""
-        if not math.isfinite(pl_module.newest_evaluation.loss):
+        if not math.isfinite(pl_module.latest_evaluation.loss):
             return
-        model = pl_module.whole_model()
+        model = pl_module.full_model()
         if model is None:
             return
 

@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 
 from gptmini.hardware import peak_flops, peak_memory, wait_for
 from gptmini.settings import STRICT
-from gptmini.training.callbacks.measures import StepTimes, by_kind, norms
+from gptmini.training.callbacks.measures import StepTimes, norms, weights_by_kind
 from gptmini.training.loggers.logger import log
 from gptmini.training.module import GPTModule
 
@@ -93,7 +93,7 @@ class Scalars(L.Callback):
         """Copy the weights if the step will be logged. The time of the copy counts in no phase."""
         if self._times is None:
             return
-        for kind, weights in by_kind(pl_module.model).items():
+        for kind, weights in weights_by_kind(pl_module.model).items():
             self._before[kind] = [weight.clone() for weight in weights]
         self._mark("copy")
 
@@ -137,7 +137,7 @@ class Scalars(L.Callback):
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: GPTModule) -> None:
         """Log the validation, and start the next step."""
-        evaluation = pl_module.newest_evaluation
+        evaluation = pl_module.latest_evaluation
         metrics = {"val/loss": evaluation.loss, "val/bits_per_byte": evaluation.bits_per_byte}
         if self.train_loss is not None:
             metrics["val/gap"] = evaluation.loss - self.train_loss
@@ -216,7 +216,7 @@ class Scalars(L.Callback):
 
     def _weight_metrics(self, pl_module: GPTModule) -> dict[str, float]:
         """Return the weight norm of each kind of layer, and the norm of the step's update divided by it."""
-        weights = by_kind(pl_module.model)
+        weights = weights_by_kind(pl_module.model)
         updates = {}
         for kind, after in weights.items():
             pairs = zip(after, self._before[kind], strict=True)

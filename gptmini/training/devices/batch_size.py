@@ -10,7 +10,7 @@ import torch
 
 from gptmini.model import GPT, training_loss
 from gptmini.training.devices.recomputing import recompute_activations
-from gptmini.training.trainer_settings import divisors, share_of
+from gptmini.training.trainer_settings import divisors, sequences_per_rank
 
 # Most tokens in a micro-step on a CPU. With 8192 tokens, a model of 124 M parameters needs 8.3 GB, about as much as a
 # laptop can spare.
@@ -45,7 +45,7 @@ def choose_batch_size(
 
     Raises UserError if global_batch_size is not a multiple of n_ranks.
     """
-    sizes = divisors(share_of(global_batch_size, n_ranks))
+    sizes = divisors(sequences_per_rank(global_batch_size, n_ranks))
     if device != "cuda":
         context_length = model.config.context_length
         return next((size for size in sizes if size * context_length <= CPU_TOKENS), 1)

@@ -23,7 +23,7 @@ from torch.distributed.fsdp import (
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from gptmini.model import GPT
-from gptmini.model.gpt import gpt_of_shapes
+from gptmini.model.gpt import meta_gpt
 from gptmini.optim.muon import MuonAdamW
 
 # Most parameters of a model that is gathered on one device for sampling: 8 GB in float32.
@@ -112,7 +112,7 @@ def gathered(tensor: Tensor) -> Tensor:
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
-def gathered_on_first(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def gather_on_first(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Gather sharded tensors, one at a time, on the first process's CPU; return other tensors unchanged. Collective.
 
     The result of every other process lacks the sharded tensors.
@@ -128,7 +128,7 @@ def gathered_on_first(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return kept
 
 
-def share_like(tensor: Tensor, parameter: Tensor) -> Tensor:
+def shard_like(tensor: Tensor, parameter: Tensor) -> Tensor:
     """Return this process's shard of a full tensor, sharded like the parameter, or the tensor if it is not sharded.
 
     A tensor with another shape than the parameter, such as a step count, is returned unchanged.
@@ -154,7 +154,7 @@ def first_rows(tensor: Tensor, n_rows: int) -> Tensor:
     return tensor.to_local()[: max(0, n_rows - begin)]
 
 
-def whole_norms(model: GPT, norms: Tensor) -> Tensor:
+def full_norms(model: GPT, norms: Tensor) -> Tensor:
     """Combine norms of this device's rows (see first_rows) into norms of the full tensors; collective."""
     if not is_sharded(model):
         return norms
@@ -164,7 +164,7 @@ def whole_norms(model: GPT, norms: Tensor) -> Tensor:
     return squares.sqrt()
 
 
-def whole_model(model: GPT, *, keep: bool) -> GPT | None:
+def full_model(model: GPT, *, keep: bool) -> GPT | None:
     """Return the full model if keep is true, else None; of a sharded model, a full copy on its device. Collective.
 
     Return None for a sharded model with more than GATHERED parameters.
@@ -182,7 +182,7 @@ def whole_model(model: GPT, *, keep: bool) -> GPT | None:
     if not keep:
         return None
 
-    copy = gpt_of_shapes(model.config)
+    copy = meta_gpt(model.config)
     copy.load_state_dict(weights, assign=True)
     for name, buffer in model.named_buffers():
         setattr(copy, name, buffer)

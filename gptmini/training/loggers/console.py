@@ -33,7 +33,7 @@ COLUMNS = {
 }
 
 
-class LastingConsole(Console):
+class BrokenPipeConsole(Console):
     """A console that prints nothing more once its reader is gone: after `| head`, or after the terminal was closed."""
 
     def on_broken_pipe(self) -> None:

@@ -37,7 +37,7 @@ class EventLogger(RunLogger):
     _descriptor: int | None = None  # of the open folder, if its name is not UTF-8
 
     @rank_zero_only
-    def write_anew(self, lines: Sequence[Line]) -> None:
+    def rewrite(self, lines: Sequence[Line]) -> None:
         """Rewrite the event files of a resumed run from the lines of its metrics.jsonl.
 
         TensorBoard's own solution, a new file with purge_step, does not work. The default fast loader ignores

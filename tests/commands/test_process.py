@@ -23,8 +23,8 @@ rank.wait()
 """
 BEGINNING = """
 import os, signal, subprocess, time
-from gptmini.process import end_with_launcher
-end_with_launcher()
+from gptmini.process import watch_launcher
+watch_launcher()
 """
 # Ranks print a line when they reach the tested state.
 IMPORTING = f"{BEGINNING}print('there', flush=True)\ntime.sleep(600)"

@@ -20,7 +20,7 @@ from gptmini.training.devices import distributed
 Moments = Mapping[str, Mapping[str, Tensor]]
 
 
-def names_in(optimizer: Optimizer, parameters: Mapping[str, Parameter]) -> list[str]:
+def parameter_names(optimizer: Optimizer, parameters: Mapping[str, Parameter]) -> list[str]:
     """Return the names of an optimizer's parameters in a checkpoint's state_dict, in the order of its groups."""
     name_of = {}
     for name, parameter in parameters.items():
@@ -33,28 +33,28 @@ def names_in(optimizer: Optimizer, parameters: Mapping[str, Parameter]) -> list[
     return names
 
 
-def whole_moments(optimizer: Optimizer, parameters: Mapping[str, Parameter]) -> Moments:
+def gather_optimizer_state(optimizer: Optimizer, parameters: Mapping[str, Parameter]) -> Moments:
     """Return the full optimizer state on the first process, as a checkpoint stores it; collective under FSDP2."""
     moments = {}
-    for name in names_in(optimizer, parameters):
+    for name in parameter_names(optimizer, parameters):
         parameter = parameters[name.removeprefix(WEIGHTS_PREFIX)]
         if parameter in optimizer.state:  # false before its first step
-            moments[name] = distributed.gathered_on_first(optimizer.state[parameter])
+            moments[name] = distributed.gather_on_first(optimizer.state[parameter])
     return moments
 
 
-def restore_moments(
+def restore_optimizer_state(
     moments: Moments, optimizer: Optimizer, parameters: Mapping[str, Parameter]
 ) -> None:
     """Load a checkpoint's optimizer state into an optimizer; under FSDP2, only this process's shard of it."""
     numbered: dict[int, dict[str, Tensor]] = {}
-    for number, name in enumerate(names_in(optimizer, parameters)):
+    for number, name in enumerate(parameter_names(optimizer, parameters)):
         if name not in moments:  # true before its first step
             continue
         parameter = parameters[name.removeprefix(WEIGHTS_PREFIX)]
         numbered[number] = {}
         for moment, tensor in moments[name].items():
-            numbered[number][moment] = distributed.share_like(tensor, parameter)
+            numbered[number][moment] = distributed.shard_like(tensor, parameter)
 
     # Restore only the optimizer state. The settings in param_groups come from the configuration.
     settings = optimizer.state_dict()["param_groups"]
