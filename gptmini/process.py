@@ -94,7 +94,7 @@ def defer_gc_and_sigint() -> None:
 
 
 def restore_gc_and_sigint() -> None:
-    """Undo defer_gc_and_sigint once the large libraries are imported; the garbage collector then skips their objects."""
+    """Undo defer_gc_and_sigint once the large libraries are imported; garbage collection then skips their objects."""
     global _waiting, _frozen
     if not _waiting:
         return
