@@ -66,4 +66,4 @@ def _train(folder, sampler):
     write_csv(folder / "table.csv", sweep.rows(), space.keys)
     if stopping.signal:
         sys.exit(128 + stopping.signal)
-    sys.exit(0 if sweep.is_whole() else 1)
+    sys.exit(0 if sweep.is_complete() else 1)

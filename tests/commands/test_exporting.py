@@ -103,7 +103,7 @@ def test_the_command_names_the_model_types_that_there_are():
 def test_a_smeared_run_says_that_it_cannot_be_exported(script, short):
     result = script("train", *short, "model.smear=2")
     assert re.search(
-        r"^model .*\n +this model cannot be exported to other programs: .*smear=2",
+        r"^model .*\n +the model cannot be exported to other programs: .*smear=2",
         result.out,
         re.MULTILINE,
     )

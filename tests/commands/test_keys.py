@@ -171,7 +171,7 @@ def observe(script, overrides):
         "folder": str(folder.parent),
         "machine": said["machine"],
         "tokens": said["data"].partition(",")[0],
-        "held out": next(line for line in result.out.splitlines() if "held out" in line),
+        "held out": next(line for line in result.out.splitlines() if "validation tokens" in line),
         "sample": values("samples"),
         "scalar steps": steps("train/loss"),
         "validation steps": steps("val/loss"),

@@ -250,7 +250,7 @@ def test_a_run_that_overfits_says_so_and_early_stopping_ends_it(script, overfitt
     result = script("train", *overfitted)
     (line,) = re.findall(r"^overfit .*", result.out, re.MULTILINE)
     best = re.search(r"^best +val loss .*, step (\d+)$", result.out, re.MULTILINE)[1]
-    assert f"of step {best};" in line
+    assert f"(step {best}, " in line
 
     ended = script("train", *overfitted, "callbacks=early_stopping")
     assert (ended.code, "overfit " in ended.out) == (0, False), ended
