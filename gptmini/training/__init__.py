@@ -1,6 +1,6 @@
-"""Training with Lightning: module, data, callbacks, loggers, checkpoints. The only package that imports Lightning.
+"""Training with Lightning: module, data, callbacks, loggers, checkpoints. No other package imports Lightning.
 
-Names of this package load on first use, so gptmini can check settings without importing torch and Lightning.
+Each name is imported at its first use. So gptmini can check settings without importing torch and Lightning.
 """
 
 from importlib import import_module

@@ -24,24 +24,24 @@ from gptmini.user_error import UserError
 def assemble(
     settings: Settings, store: TokenStore, state: TrainingState | None = None
 ) -> tuple[GPTModule, TokenDataModule]:
-    """Build the module of a model, and the batches of the store's tokens.
+    """Build the module with the model, and the data module with batches of the store's tokens.
 
     Args:
-        settings: settings of the run. trainer.batch_size=auto chooses a batch size for the device, and stores it in
-            module.settings.batch_size. The callbacks' state is restored.
+        settings: settings of the run. If trainer.batch_size is auto, this function chooses a batch size for the device
+            and stores it in module.settings.batch_size. It restores the state of the callbacks.
         store: the training and validation tokens.
         state: the state to resume from, with its model; None to start from the first step.
 
     Returns the module and the data for Trainer.fit.
-    Raises UserError if a seed or an optimizer setting is out of range, a split is too short for its windows, the
-    tokenizer cannot encode a prompt, the state has another model, other tokens or more steps, the model of init_from
-    does not fit, or freeze names no weights.
+    Raises UserError in these cases: A seed or an optimizer setting is out of range. A split is too short for its
+    windows. The tokenizer cannot encode a prompt. The state has a different model, different tokens or more steps. The
+    model of init_from does not fit. freeze does not match any weights.
     """
     check_prompts(settings.callbacks, store)
     config = settings.model.with_vocab_size(store.tokenizer.n_vocab)
     model, origin = _model_of(settings, config, store, state)
     freeze(model, settings.root.frozen)
-    # A run that was stopped before its first step starts again, with fresh callbacks.
+    # A run that was stopped before its first step starts over with fresh callbacks.
     if state is not None and state.step > 0:
         restore_callbacks(settings.callbacks, state)
 
@@ -76,7 +76,7 @@ def check_prompts(callbacks: Sequence[Callback], store: TokenStore) -> None:
 def _model_of(
     settings: Settings, config: GPTConfig, store: TokenStore, state: TrainingState | None
 ) -> tuple[GPT, dict[str, Any] | None]:
-    """Return the model to start or resume from, and the origin of its weights; None for new weights."""
+    """Return the model to train, and the origin of its weights. The origin of new weights is None."""
     if state is not None:
         _check_state(state, store, config, settings.trainer)
         return state.model, state.origin
@@ -95,10 +95,10 @@ def _check_state(
         identity_of(store.tokenizer_state)
     )
     if state.model.config != config or not is_same_tokenizer:
-        raise UserError("the checkpoint's model or tokenizer differs from the one in config.yaml")
+        raise UserError("the model or the tokenizer of the checkpoint differs from config.yaml")
     if state.data_fingerprint != store.fingerprint:
         raise UserError(
-            f"the tokens in {store.folder} differ from those that the run started with: the text has changed, or "
+            f"the tokens in {store.folder} are not the tokens that the run started with: the text has changed, or "
             "this version of gptmini reads or encodes it differently; restore the text or the folder "
             f"{state.data_folder}"
         )
@@ -111,7 +111,7 @@ def _check_state(
 def restore_callbacks(callbacks: Sequence[Callback], state: TrainingState) -> None:
     """Restore the state of each callback. A user's callback that is new in a resumed run has no state and starts fresh.
 
-    Raises UserError if the checkpoint lacks the state of a gptmini callback, or if a callback defines
+    Raises UserError if the checkpoint does not have the state of a gptmini callback, or if a callback defines
     on_load_checkpoint. A resumed run calls only load_state_dict.
     """
     for callback in callbacks:

@@ -20,7 +20,7 @@ from gptmini.training.prefetch import prefetch_batches
 from gptmini.training.trainer_settings import TrainerSettings, micro_steps
 from gptmini.user_error import UserError
 
-# On these devices a thread cuts the next batch during a step. On a CPU it would compete for the same cores.
+# On these devices a thread cuts the next batch during a step. On a CPU the thread and the step would share the cores.
 CUT_AHEAD_FOR = ("cuda",)
 
 
@@ -30,7 +30,7 @@ class TokenDataModule(L.LightningDataModule):
     Args:
         store: the training and validation tokens.
         settings: the trainer settings; batch_size must be a number.
-        context_length: input tokens of a window.
+        context_length: number of input tokens of a window.
         seed: seed of the order of training windows.
 
     Raises UserError if the training or the validation split is too short for its windows.
@@ -48,7 +48,8 @@ class TokenDataModule(L.LightningDataModule):
         self.global_batch_size = settings.global_batch_size
         self.batch_size = settings.micro_batch_size
         self.val_tokens = settings.val_tokens
-        self.in_step = settings.strategy == "fsdp2"  # whether all ranks need equally many batches
+        # Whether all ranks need the same number of batches.
+        self.in_step = settings.strategy == "fsdp2"
 
         n_val_tokens = store.n_tokens("val")
         if n_val_tokens < context_length + 1:
@@ -64,7 +65,7 @@ class TokenDataModule(L.LightningDataModule):
         return Batches(self._training_batches)
 
     def val_dataloader(self) -> "Batches":
-        """Return this rank's validation batches (tokens, targets), int64 (B, T) each: every n_ranks-th, in order.
+        """Return this rank's validation batches (tokens, targets), int64 (B, T) each: every n_ranks-th batch.
 
         The last batches of the split are smaller.
         """
@@ -94,7 +95,7 @@ class TokenDataModule(L.LightningDataModule):
         n_micro_steps = micro_steps(self.global_batch_size, self.batch_size, n_ranks)
 
         def windows_of(number: int) -> np.ndarray:
-            """Return the windows of this rank's micro-batch, (B, T + 1); number 0 is the first one of first_step."""
+            """Return the windows of a micro-batch of this rank, (B, T + 1). Number 0 is at the start of first_step."""
             step, micro_step = divmod(number, n_micro_steps)
             sequences = step_sequences(
                 first_step + step,
@@ -153,8 +154,8 @@ def _in_step(
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield every n_ranks-th batch, starting with batch number rank.
 
-    A rank with one batch less yields an additional batch without targets: under FSDP2, all devices compute each batch
-    together, so they need equally many batches.
+    If a rank has one batch less, it yields an additional batch without targets. Under FSDP2 all devices compute each
+    batch together, so all ranks need the same number of batches.
     """
     while turn := list(itertools.islice(batches, n_ranks)):
         if rank < len(turn):

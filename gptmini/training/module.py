@@ -9,11 +9,13 @@ Lightning calls the hooks of GPTModule in this order:
     configure_gradient_clipping  compute grad_norm and clip; all ranks agree on step_loss, not_finite and a request to
                                  stop; make the optimizer skip a step that is not finite
     (the optimizer)              update weights and optimizer state
-    optimizer_step               contains the last micro-step, from training_step on; then free the gradients, send
-                                 the metrics to the host, and count the metrics that have arrived: of this step on a
-                                 CPU, of the previous step on a GPU, because the GPU must not wait
-    on_train_batch_end           callbacks first: Scalars logs step_loss and grad_norm, Stopping reports skipped steps
-                                 and stops, RunCheckpoints saves; then a validation if it is due, or the end
+    optimizer_step               run the last micro-step, from training_step on, inside this hook. Then free the
+                                 gradients, send the metrics to the host, and read the metrics that have arrived. On a
+                                 CPU these are the metrics of this step. On a GPU they are the metrics of the previous
+                                 step, because the GPU must not wait.
+    on_train_batch_end           run the callbacks: Scalars logs step_loss and grad_norm, Stopping reports skipped
+                                 steps and stops the run, RunCheckpoints saves. Then a validation runs if it is due, or
+                                 the training ends.
 """
 
 import hashlib
@@ -44,10 +46,10 @@ from gptmini.training.step_reports import StepReports
 
 
 class GPTModule(L.LightningModule):
-    """A GPT in training, with automatic optimization. Learning rate and random draws depend on the step alone.
+    """A GPT in training, with automatic optimization. Learning rate and random numbers depend only on the step.
 
     Args:
-        model: the GPT to train. With a state, this is the state's model.
+        model: the GPT to train. If state is given, this is the model of the state.
         store: the tokens. Every checkpoint stores their tokenizer and folder.
         settings: settings of the run. trainer.batch_size must be a number. Each optimizer group must have a peak_lr.
             The learning rate of a step is peak_lr * schedule(step, max_steps=). The module implements the precision
@@ -59,12 +61,13 @@ class GPTModule(L.LightningModule):
     """
 
     # Metrics of the latest optimizer step. They stay on the device, so the host does not wait for them.
-    # Mean over the micro-steps, in nats per token. At the end of the step: mean over all ranks too.
+    # The mean loss over the micro-steps, in nats per token. At the end of the step it is the mean over all ranks, too.
     step_loss: Tensor
     grad_norm: Tensor  # norm of the full gradient before clipping
     # 1.0 if the step is skipped, because the loss or gradient of some rank is not finite; else 0.0.
     not_finite: Tensor
-    # Stop request of all ranks together, (2,): signal number and whether time is over; zeros with one rank.
+    # Combined stop request of all ranks, (2,): the signal number, and whether the time is over. Zeros if the run has a
+    # single rank.
     _request: Tensor
 
     def __init__(
@@ -94,10 +97,10 @@ class GPTModule(L.LightningModule):
 
         # Returns this rank's stop request: the signal number (0: no signal), and whether its time is over.
         self.stop_request: Callable[[], tuple[int, bool]] = lambda: (0, False)
-        self.evaluation: Evaluation | None = None  # of the latest validation; None before it
+        self.evaluation: Evaluation | None = None  # result of the latest validation
 
-        # A resumed run restores: the outcomes of steps, the latest step with a validation after it, and the optimizer
-        # state by parameter name in the checkpoint's state_dict.
+        # A resumed run restores the outcomes of its steps, the latest step that was followed by a validation, and the
+        # optimizer state. The keys of the optimizer state are the parameter names in the checkpoint's state_dict.
         self.outcomes = StepReports()
         self.validated_step = 0
         self.moments: Moments = {}
@@ -112,8 +115,8 @@ class GPTModule(L.LightningModule):
     def _loss_function(self) -> Callable[[Tensor, Tensor], Tensor]:
         """Return the loss function of a micro-batch. It maps tokens and targets, (B, T) each, to a scalar.
 
-        Only this function is compiled, for the one shape of micro-batches. Validation and sampling use other shapes.
-        They stay eager to avoid recompilation.
+        Only this function is compiled, because all micro-batches have the same shape. Validation and sampling use other
+        shapes. They stay eager to avoid recompilation.
         """
         counted_share = self.store.counted_share
         if self.settings.strategy == "fsdp2":
@@ -142,7 +145,7 @@ class GPTModule(L.LightningModule):
         return without_autocast
 
     def configure_model(self) -> None:
-        """Shard the weights under FSDP2. Lightning calls this once the process group exists."""
+        """Shard the weights under FSDP2. Lightning calls this when the process group exists."""
         if self.device_mesh is None:  # another strategy
             return
         distributed.shard(
@@ -157,7 +160,7 @@ class GPTModule(L.LightningModule):
         """Build the only optimizer, with the configured settings and the optimizer state of the resumed run."""
         optimizer = self.make_optimizer(self.model)
         restore_optimizer_state(self.moments, optimizer, self.parameters_by_name)
-        self.moments = {}  # the optimizer has them now
+        self.moments = {}  # the optimizer has the state now
         return optimizer
 
     def on_train_start(self) -> None:
@@ -182,7 +185,7 @@ class GPTModule(L.LightningModule):
         """Return the loss of one micro-step, in nats per token. Lightning divides it by the number of micro-steps."""
         loss = self.compute_loss(*batch)
 
-        # All micro-batches hold equally many tokens, so the step's loss is the mean of their losses.
+        # All micro-batches have the same number of tokens. So the loss of the step is the mean of their losses.
         n_micro_steps = self.trainer.accumulate_grad_batches
         share = loss.detach() / n_micro_steps
         is_first = batch_idx % n_micro_steps == 0
@@ -198,8 +201,8 @@ class GPTModule(L.LightningModule):
         """Clip the gradient by its global norm, keep the norm, and skip a step that is not finite.
 
         The optimizer reads the flag not_finite on the device, so the host does not wait. Lightning's own clipping
-        rejects a fused optimizer under mixed precision and drops the norm, so this method replaces it. limits are
-        Lightning's clipping settings, which gptmini does not use.
+        rejects a fused optimizer under mixed precision, and it drops the norm. So this method replaces it. limits are
+        Lightning's clipping settings. gptmini does not use them.
         """
         parameters = self.parameters_by_name.values()
         if self.settings.gradient_clip is None:
@@ -217,8 +220,9 @@ class GPTModule(L.LightningModule):
     def _agree(self) -> None:
         """Give all ranks the mean loss. Skip a step that is bad on any rank. Stop if any rank must stop.
 
-        Ranks share the gradient but not the loss, which may be infinite on one rank only. Every rank sums its curves
-        from the same losses. So the first rank's sums in a checkpoint are valid for all ranks.
+        Before this call, all ranks have the same gradient but different losses. The loss may be infinite on a single
+        rank. After this call, all ranks have the same loss and add it to the sums of their curves. So the first rank's
+        sums in a checkpoint are valid for all ranks.
         """
         on_cuda = self.device.type == "cuda"
         request = torch.tensor(self.stop_request(), dtype=self.step_loss.dtype, pin_memory=on_cuda)
@@ -226,8 +230,8 @@ class GPTModule(L.LightningModule):
         own = torch.stack((self.step_loss, self.not_finite.to(request), *request))
         own = own.unsqueeze(0)  # (1, 4)
 
-        # One collective exchanges everything. Lightning's own adds a barrier, so use torch's. all_gather exists in
-        # torch 2.11 and is not deprecated in torch 2.13.
+        # One collective exchanges all values. Lightning's all_gather adds a barrier, so call torch's all_gather. It
+        # exists in torch 2.11 and is not deprecated in torch 2.13.
         of_ranks = [torch.empty_like(own) for _ in range(self.trainer.world_size)]
         torch.distributed.all_gather(of_ranks, own)
         all_ranks = torch.cat(of_ranks)  # (ranks, 4)
@@ -254,7 +258,7 @@ class GPTModule(L.LightningModule):
         self.outcomes.send(self.trainer.global_step + 1, metrics)
 
     def on_train_batch_end(self, outputs: object, batch: object, batch_idx: int) -> None:
-        """Request one more validation after the last step, even between two intervals."""
+        """Request a final validation after the last step, even if the step is not a multiple of val_every_steps."""
         if self.trainer.global_step >= self.settings.max_steps:
             self.trainer.should_stop = True
 
@@ -272,7 +276,8 @@ class GPTModule(L.LightningModule):
         tokens, targets = batch
         with distributed.eagerly(self.model):
             if not targets.numel():
-                # Other devices have one more batch. FSDP2 computes each batch on all devices, so join them here.
+                # Other devices have one more batch. Under FSDP2 all devices must compute a batch together, so this
+                # device takes part.
                 self.model.hidden(tokens)
                 return targets.float(), targets
             losses, likeliest = token_losses(self.model, tokens, targets)
@@ -295,7 +300,7 @@ class GPTModule(L.LightningModule):
         self.evaluation = tally.evaluation(tokens_per_byte)
         self.validated_step = self.trainer.global_step
 
-        # For callbacks that read trainer.callback_metrics. Scalars logs to the loggers of a run.
+        # These values are for callbacks that read trainer.callback_metrics. Scalars logs to the loggers of a run.
         # All ranks already have equal values, but without sync_dist Lightning warns that they might differ.
         self.log("val/loss", self.evaluation.loss, logger=False, sync_dist=True)
         self.log("val/bits_per_byte", self.evaluation.bits_per_byte, logger=False, sync_dist=True)
@@ -303,7 +308,7 @@ class GPTModule(L.LightningModule):
     def full_model(self) -> GPT | None:
         """Return the model with all weights on the first process, for sampling; None on the other processes.
 
-        Every process must call this. Under FSDP2 the result is a copy, otherwise the model itself.
+        Every process must call this. Under FSDP2 the result is a copy. Otherwise it is the model itself.
         """
         return distributed.full_model(self.model, keep=self.trainer.is_global_zero)
 
@@ -314,7 +319,7 @@ class GPTModule(L.LightningModule):
         return self.evaluation
 
     def on_save_checkpoint(self, checkpoint: dict) -> None:
-        """Add all data needed to sample from the file, and to resume with any number of processes; collective."""
+        """Add the data for sampling from the file and for resuming with any number of processes. Collective."""
         self.outcomes.wait()
         origin = {} if self.origin is None else {"init_from": self.origin}
         checkpoint["gptmini"] = header(

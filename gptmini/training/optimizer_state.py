@@ -1,11 +1,12 @@
 """Optimizer state in a checkpoint: stored by parameter name, and restored in a resumed run.
 
-A checkpoint stores the optimizer state under the parameter's name in its state_dict. torch's own parameter numbers
-depend on the optimizer's groups. Every function here takes parameters by their names in the GPT.
+A checkpoint stores the optimizer state of a parameter under the name that the parameter has in the checkpoint's
+state_dict. torch would store it under a number, which depends on the optimizer's groups. Every function here takes
+parameters by their names in the GPT.
 
-torch's get_optimizer_state_dict and set_optimizer_state_dict support MuonAdamW too. But they let an optimizer without
-state take a step on zero gradients: a checkpoint from before the first step would count one step, and resuming would
-need memory for gradients. So gptmini does not use them.
+torch's get_optimizer_state_dict and set_optimizer_state_dict also support MuonAdamW. But if an optimizer has no state,
+they let it take a step on zero gradients. A checkpoint from before the first step would then count one step, and
+resuming would need memory for gradients. So gptmini does not use them.
 """
 
 from collections.abc import Mapping
@@ -34,11 +35,11 @@ def parameter_names(optimizer: Optimizer, parameters: Mapping[str, Parameter]) -
 
 
 def gather_optimizer_state(optimizer: Optimizer, parameters: Mapping[str, Parameter]) -> Moments:
-    """Return the full optimizer state on the first process, as a checkpoint stores it; collective under FSDP2."""
+    """Return the full optimizer state on the first process, in the form of a checkpoint. Collective under FSDP2."""
     moments = {}
     for name in parameter_names(optimizer, parameters):
         parameter = parameters[name.removeprefix(WEIGHTS_PREFIX)]
-        if parameter in optimizer.state:  # false before its first step
+        if parameter in optimizer.state:  # false before the first step of the parameter
             moments[name] = distributed.gather_on_first(optimizer.state[parameter])
     return moments
 
@@ -46,10 +47,10 @@ def gather_optimizer_state(optimizer: Optimizer, parameters: Mapping[str, Parame
 def restore_optimizer_state(
     moments: Moments, optimizer: Optimizer, parameters: Mapping[str, Parameter]
 ) -> None:
-    """Load a checkpoint's optimizer state into an optimizer; under FSDP2, only this process's shard of it."""
+    """Load a checkpoint's optimizer state into an optimizer. Under FSDP2, load only this process's shard."""
     numbered: dict[int, dict[str, Tensor]] = {}
     for number, name in enumerate(parameter_names(optimizer, parameters)):
-        if name not in moments:  # true before its first step
+        if name not in moments:  # true before the first step of the parameter
             continue
         parameter = parameters[name.removeprefix(WEIGHTS_PREFIX)]
         numbered[number] = {}

@@ -1,4 +1,4 @@
-"""Prefetched training batches: a thread cuts the next batch, and the copy to a GPU overlaps with its work."""
+"""Prefetched training batches: a thread cuts the next batch, and the copy to a GPU overlaps with the GPU's work."""
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,9 +15,9 @@ def prefetch_batches(
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield endless micro-batches (tokens, targets) on a device, int64 (B, T) each.
 
-    There are two buffers. While one is copied to the device, a thread cuts the next windows into the other. A buffer
-    holds int32 windows of T + 1 tokens: a quarter of the bytes of int64 tokens and targets. The device splits the
-    windows and converts them to int64.
+    There are two buffers. While one buffer is copied to the device, a thread cuts the next windows into the other
+    buffer. A buffer has int32 windows of T + 1 tokens. They take a quarter of the bytes of int64 tokens and targets.
+    The device splits the windows and converts them to int64.
 
     Args:
         cut: cut(number, array) writes the windows of micro-batch `number`, from 0, into an int32 array (B, T + 1).

@@ -1,4 +1,4 @@
-"""Silence notes and warnings of Lightning and torch that have no off switch."""
+"""Silence notes and warnings of Lightning and torch that no setting turns off."""
 
 import logging
 import threading
@@ -12,14 +12,14 @@ ALL_TO_ALL = "torch.distributed.tensor._collective_utils"
 
 
 def quieten_lightning() -> None:
-    """Silence hints at other products, unavoidable deprecation warnings, and tracebacks of TensorBoard's thread.
+    """Silence hints about other products, unavoidable deprecation warnings, and tracebacks of TensorBoard's thread.
 
     This affects the entire process, unless the call is inside restore_logging().
     """
     for name in NOISY:
         logging.getLogger(name).setLevel(logging.WARNING)
 
-    # It warns that gloo sends shards to their owners more slowly than NCCL.
+    # This logger warns that gloo sends shards to their owners more slowly than NCCL.
     logging.getLogger(ALL_TO_ALL).setLevel(logging.ERROR)
 
     # Lightning uses a pytree class that torch has deprecated.

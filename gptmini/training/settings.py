@@ -1,4 +1,4 @@
-"""The checked settings of a run, complete before its text is read."""
+"""The checked settings of a run. They are complete before the text is read."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def _not_latest(name: str) -> str:
-    """Return the name of a run. Raise ValueError for latest: that folder holds links to the latest run."""
+    """Return the name of a run. Raise ValueError if it is latest: that folder has links to the latest run."""
     if name == "latest":
         raise ValueError("must not be latest, because runs/latest points to the latest run")
     return name
@@ -43,10 +43,10 @@ SECONDS_OF = {"h": 3600, "m": 60, "s": 1}
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class RootSettings:
-    """The root keys of the configuration. A key with a neutral value has it as its default."""
+    """The root keys of the configuration. If a key has a neutral value, that value is its default."""
 
-    seed: Seed  # of the initial weights, the order of batches and dropout
-    name: Annotated[FileName, AfterValidator(_not_latest)] | None = None  # of the run
+    seed: Seed  # seed of the initial weights, of the order of batches and of dropout
+    name: Annotated[FileName, AfterValidator(_not_latest)] | None = None  # name of the run
     data_dir: Place  # folder of the prepared token files
     num_workers: PositiveInt | Literal["auto"] = "auto"  # threads that tokenize the text
     runs_dir: Place  # folder of all runs
@@ -56,7 +56,7 @@ class RootSettings:
     freeze: list[str] | str = dataclass_field(default_factory=list)
     resume: str | None = None  # a run folder to resume, or a .ckpt file in it
     console: Literal["auto", "lines", "quiet"] = "auto"
-    # Time for a new run. It decides sizes and steps; None to take them from the configuration.
+    # Time for a new run. It decides the model sizes and the number of steps. None: the configuration decides them.
     budget: PositiveFloat | Duration | None = None
 
     @property
@@ -98,7 +98,7 @@ class TextSettings:
 
     @property
     def stored(self) -> dict[str, Any]:
-        """The configuration for config.yaml, with the folder's location set to null: the folder may be moved."""
+        """The configuration for config.yaml. The location of the folder is null, because the folder may be moved."""
         return {**self.plain, **dict.fromkeys(keys_with("unstored"))}
 
 

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-# On these devices the host reads the metrics of a step only after it has sent the next step. So they always have work.
+# On these devices the host reads the metrics of a step only after it has sent the next step. So the device always has
+# work.
 LATE_FROM = ("cuda",)
 
 
@@ -13,18 +14,18 @@ LATE_FROM = ("cuda",)
 class StepReport:
     """The metrics of one optimizer step on the host, over all ranks together."""
 
-    step: int  # optimizer steps done, this one included
+    step: int  # optimizer steps done, including this step
     bad: bool  # skipped, because the loss or the gradient of some rank was not finite
     loss: float  # mean over the step's micro-steps, in nats per token
     grad_norm: float  # norm of the full gradient before clipping
     signal: int  # number of a signal that some rank received; 0: no signal
     late: bool  # whether some rank reached its time limit
-    bad_steps: int  # bad steps of the run, this one included
-    bad_steps_in_a_row: int  # bad steps since the last good step, this one included
+    bad_steps: int  # bad steps of the run, including this step
+    bad_steps_in_a_row: int  # bad steps since the last good step, including this step
 
 
 class StepReports:
-    """A queue of step metrics on their way from the device to the host, and the outcomes of arrived steps.
+    """A queue of step metrics that are copied from the device to the host, and the outcomes of steps that have arrived.
 
     Args:
         bad_steps: earlier bad steps of a resumed run.
@@ -34,7 +35,7 @@ class StepReports:
     def __init__(self, bad_steps: int = 0, bad_steps_in_a_row: int = 0) -> None:
         self.bad_steps = bad_steps
         self.bad_steps_in_a_row = bad_steps_in_a_row
-        self.newest: StepReport | None = None  # of the latest step that has arrived
+        self.newest: StepReport | None = None  # report of the latest step that has arrived
         self.unreported: list[StepReport] = []  # bad steps that Stopping has not logged yet
         # (step, metrics on the host, event that marks their arrival; None without a GPU), oldest first
         self._sent: list[tuple[int, Tensor, torch.cuda.Event | None]] = []
@@ -42,10 +43,10 @@ class StepReports:
     def send(self, step: int, metrics: Tensor) -> None:
         """Start to copy the metrics of a step to the host, and read the metrics of earlier steps.
 
-        Read the metrics of this step too, unless the device is in LATE_FROM.
+        Also read the metrics of this step, unless the device is in LATE_FROM.
 
         Args:
-            step: optimizer steps done, this one included.
+            step: optimizer steps done, including this step.
             metrics: (5,) on the device, the fields of StepReport from bad to late.
         """
         on_host = metrics.to("cpu", non_blocking=metrics.is_cuda)  # from a GPU: into pinned memory

@@ -20,9 +20,10 @@ from gptmini.training.module import GPTModule
 from gptmini.training.step_reports import StepReport
 from gptmini.user_error import UserError
 
-SHOWN = 8  # windows named in the line about a bad step: enough to find the text, and still one line
-# Signals that stop a run after its current step, which is saved. Windows lacks the last three. A closing terminal sends
-# SIGHUP. Slurm announces a job's time limit with SIGUSR1, SIGUSR2 or SIGTERM.
+# Number of windows in the line about a bad step. They are enough to find the text, and they fit into one line.
+SHOWN = 8
+# These signals stop a run after its current step. The step is saved. Windows does not have the last three signals. A
+# closing terminal sends SIGHUP. Slurm announces a job's time limit with SIGUSR1, SIGUSR2 or SIGTERM.
 SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2")
 
 
@@ -43,8 +44,8 @@ class StopReason:
 
     signal: int = 0  # number of the signal that stopped the run; 0: no signal
     late: bool = False  # whether the time limit stopped the run
-    saved: bool = False  # whether RunCheckpoints, if it is on, has saved this stop
-    # Calls the signal's handler from before the run; call it last.
+    saved: bool = False  # whether the run was saved when it stopped, if RunCheckpoints is on
+    # Calls the handler that the signal had before the run. Call this function last.
     call_original_handler: Callable[[], None] = lambda: None
 
     @property
@@ -63,13 +64,13 @@ class StopReason:
 class Stopping(L.Callback):
     """A callback that ends a run between two steps by raising Stop, on a signal or at the time limit.
 
-    A Ctrl-C after a first signal raises KeyboardInterrupt at once. A rank without its launcher ends as if it had
-    received SIGTERM. A step with a non-finite loss or gradient is a bad step, which the optimizer skips. Bad steps are
-    logged. Too many in a row raise UserError.
+    A Ctrl-C after an earlier signal raises KeyboardInterrupt immediately. If the launcher of a rank is gone, the rank
+    ends as if it had received SIGTERM. A step with a non-finite loss or gradient is a bad step. The optimizer skips bad
+    steps, and they are logged. Too many bad steps in a row raise UserError.
 
     Args:
         max_seconds: time limit, counted from now; None for no limit.
-        max_bad_steps: number of bad steps in a row that raises UserError.
+        max_bad_steps: raise UserError after this many bad steps in a row.
     """
 
     def __init__(self, max_seconds: float | None, max_bad_steps: int) -> None:
@@ -144,7 +145,7 @@ class Stopping(L.Callback):
         self._parent = os.getppid() if trainer.world_size > 1 else None
 
     def on_train_start(self, trainer: L.Trainer, pl_module: GPTModule) -> None:
-        """Replace Lightning's handlers, and stop on an earlier signal. A time limit allows at least one step."""
+        """Replace Lightning's handlers, and stop if a signal arrived earlier. A time limit allows at least one step."""
         self._install_handlers()
         number, _ = self._own_request()
 
@@ -168,7 +169,7 @@ class Stopping(L.Callback):
         if not step_done:
             return
 
-        # All ranks must stop after the same step. The outcome of a step holds the stop requests of all ranks.
+        # All ranks must stop after the same step. The outcome of a step contains the stop requests of all ranks.
         if trainer.world_size == 1:
             number, late = self._own_request()
         elif pl_module.outcomes.newest is not None:
@@ -191,9 +192,9 @@ class Stopping(L.Callback):
     def on_validation_batch_end(
         self, trainer: L.Trainer, pl_module: GPTModule, *batch: object
     ) -> None:
-        """Stop inside a validation, which a resumed run repeats.
+        """Stop inside a validation. A resumed run repeats the validation.
 
-        This does not apply to several ranks, which may have different numbers of batches.
+        A run with several ranks does not stop here, because the ranks may have different numbers of batches.
         """
         if trainer.world_size == 1:
             number, late = self._own_request()
@@ -212,7 +213,7 @@ class Stopping(L.Callback):
             signal.signal(number, self._handle)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        """Handle a signal: store the first one. A Ctrl-C after any signal ends the run at once."""
+        """Store the first signal. A Ctrl-C after any signal ends the run immediately."""
         if self.signal and number == signal.SIGINT:
             raise KeyboardInterrupt
         if not self.signal:
@@ -226,7 +227,7 @@ class Stopping(L.Callback):
             values = f"loss {bad.loss:.4g}, gradient norm {bad.grad_norm:.4g}"
 
             log(trainer, {"train/bad_steps": bad.bad_steps}, step=step)
-            # Lightning sets this attribute in another class, which the type checker does not see.
+            # Lightning sets this attribute in another class. The type checker does not see this.
             data = trainer.datamodule  # pyrefly: ignore[missing-attribute]
             starts = data.starts(step - 1)[:SHOWN]
             windows = ", ".join(map(str, starts))
@@ -248,7 +249,7 @@ class Stopping(L.Callback):
         )
         line = (
             f"{bad.bad_steps_in_a_row} steps in a row had a non-finite loss or gradient, "
-            f"the last at step {bad.step} ({values}); {kept}"
+            f"and the last was step {bad.step} ({values}); {kept}"
         )
         print_line(trainer, line)
         raise UserError(
@@ -257,7 +258,7 @@ class Stopping(L.Callback):
 
 
 def stop_signals() -> list[signal.Signals]:
-    """Return the signals that stop a run, except unknown and ignored signals.
+    """Return the signals that stop a run, except signals that this system does not have or that the process ignores.
 
     The command nohup makes a process ignore SIGHUP. A shell makes background processes ignore SIGINT.
     """

@@ -43,15 +43,16 @@ def build_trainer(
 ) -> Trainer:
     """Build Lightning's Trainer, which counts optimizer steps. gptmini controls batch order and checkpoint files.
 
-    With a state, training starts at the state's step. Lightning's saved loops are not restored. They need only two
-    counters, which follow from the step. So a resumed run may use other devices and another batch_size.
+    If a state is given, training starts at its step. The saved state of Lightning's loops is not restored. The loops
+    need only two counters, and both follow from the step. So a resumed run may use different devices and a different
+    batch_size.
 
     Args:
         settings: settings of the run.
         module: the module that assemble returned for these settings and the state.
         folder: the run folder.
-        callbacks: callbacks in addition to those of the settings.
-        loggers: loggers; each receives every scalar.
+        callbacks: callbacks in addition to the callbacks of the settings.
+        loggers: loggers of the run. Each logger receives every scalar.
         state: the state that assemble accepted; None to start from the first step.
         world: this process's rank and the ranks of the run; None to read them from the environment.
     """
@@ -60,7 +61,7 @@ def build_trainer(
     callbacks = [*settings.callbacks, *callbacks]
     n_micro_steps = trainer_settings.n_micro_steps
 
-    # A run that was stopped between a step and its validation starts with this validation.
+    # If a run was stopped between a step and its validation, the resumed run starts with this validation.
     step = 0 if state is None else state.step
     validate_first = module.origin is not None and step == 0
     if state is not None and step > 0:
@@ -93,12 +94,12 @@ def build_trainer(
     )
 
     # Lightning broadcasts a SIGTERM to all ranks in every micro-step, and waits for it (Lightning's issue 21487).
-    # Stopping replaces this with one exchange per step. Lightning 2.6 has no setting to turn its broadcast off.
+    # Stopping replaces this broadcast with one exchange per step. Lightning 2.6 has no setting to turn it off.
     loop = trainer.fit_loop.epoch_loop
     loop._broadcast_sigterm_tensor = lambda: None
 
-    # Lightning's Trainer has no setting for the first step (Lightning's issue 730), but its loop can load a state. Two
-    # counters follow from the step: micro-steps and optimizer steps done.
+    # Lightning's Trainer has no setting for the first step (Lightning's issue 730), but its loop can load a state. Set
+    # its counters of finished micro-steps and optimizer steps. They follow from the step.
     counters = loop.state_dict()
     counters["batch_progress"]["total"]["ready"] = step * n_micro_steps
     optimizer = counters["automatic_optimization.optim_progress"]["optimizer"]
@@ -128,7 +129,7 @@ def _strategy_of(settings: TrainerSettings, device: str) -> Strategy | str:
     if not is_distributed:
         return "auto"
     # The model's only buffers are constant tables. Broadcasting them before each forward pass would make processes wait
-    # for each other in a validation, where one process may have one more batch than another.
+    # for each other in a validation. There, one process may have one more batch than another process.
     return DDPStrategy(timeout=timeout, broadcast_buffers=False)
 
 
@@ -144,9 +145,9 @@ def _has_one_of(callbacks: Sequence[Callback], kind: type) -> bool:
 def check_callback(name: str, callback: object) -> Callback:
     """Return the object of callbacks.NAME if it is a callback with a state that can be saved.
 
-    Checkpoints are read with torch's weights_only, which runs no code and allows only tensors and plain values.
+    Checkpoints are read with torch's weights_only. It does not run code and allows only tensors and plain values.
 
-    Raises UserError if the object is not a Lightning callback, or if its state has other values.
+    Raises UserError if the object is not a Lightning callback, or if its state contains other values.
     """
     if not isinstance(callback, Callback):
         raise UserError(f"callbacks.{name} must be a lightning.Callback, got {callback!r}")

@@ -12,10 +12,11 @@ from gptmini.user_error import UserError
 from gptmini.world import World
 
 MOST_THREADS = 1024  # torch starts any number of threads, until the system fails
-# Most sequences in a step. With at most as many steps, all sequence numbers of a run fit into 64 bits.
+# Maximum number of sequences in a step. If a run also has at most this number of steps, all its sequence numbers fit
+# into 64 bits.
 LARGEST_BATCH = 2**31
 LONGEST_TIMEOUT = 86400 * 7  # a week, in seconds; a larger value is probably in the wrong unit
-SECONDS_OF_UNITS = (86400, 3600, 60, 1)  # of a day, an hour, a minute and a second
+SECONDS_OF_UNITS = (86400, 3600, 60, 1)  # seconds of a day, an hour, a minute and a second
 
 # A time as [[DD:]HH:]MM:SS.
 Clock = Annotated[str, Field(pattern=r"^([0-9]{1,6}:){1,3}[0-9]{1,6}$")]
@@ -30,19 +31,19 @@ class TrainerSettings:
     """
 
     max_steps: PositiveInt  # optimizer steps
-    # Stop this process after so many seconds; None for no limit.
+    # Time limit of this process; None for no limit. A number is in seconds.
     max_time: PositiveFloat | Clock | None
-    # Stop after so many steps in a row with a non-finite loss or gradient.
+    # Stop after this many steps in a row with a non-finite loss or gradient.
     max_bad_steps: PositiveInt
     # Sequences per optimizer step, over all devices and micro-steps.
     global_batch_size: Annotated[int, Field(ge=1, le=LARGEST_BATCH)]
     # Sequences per device and micro-step; auto: see choose_batch_size.
     batch_size: PositiveInt | Literal["auto"]
-    # Largest norm of the full gradient; None for no limit.
+    # Maximum norm of the full gradient; None for no limit.
     gradient_clip: PositiveFloat | None
     # Optimizer steps between validations. The last step is always followed by a validation.
     val_every_steps: PositiveInt
-    val_tokens: PositiveInt | None  # most tokens of the split to validate on; None for all tokens
+    val_tokens: PositiveInt | None  # maximum tokens to validate on; None for the entire split
     device: Literal["auto", "cpu", "cuda", "mps"]
     # Devices per machine; on the CPU, processes per machine; auto: see placed.
     devices: PositiveInt | Literal["auto"]
@@ -50,7 +51,7 @@ class TrainerSettings:
     strategy: Literal["auto", "ddp", "fsdp2"]
     # Whether to recompute each block's activations in the backward pass instead of storing them.
     checkpoint_activations: bool
-    # Seconds that a process waits for another one.
+    # Seconds that a process waits for another process.
     timeout: Annotated[float, Field(gt=0, le=LONGEST_TIMEOUT)]
     # Whether to save and requeue the job when Slurm signals the time limit.
     requeue: bool
@@ -71,9 +72,9 @@ class TrainerSettings:
         return self
 
     def placed(self, world: World) -> "TrainerSettings":
-        """Return the settings with the world's numbers of devices and machines in place of auto.
+        """Return the settings, with auto replaced by the numbers of devices and machines in the world.
 
-        Raises UserError if torchrun or srun started another number of ranks, if num_nodes is above 1 without a
+        Raises UserError if torchrun or srun started a different number of ranks, if num_nodes is above 1 without a
         launcher, or if the global batch does not divide evenly.
         """
         if world.tasks_without_srun > 1 and self.devices == "auto":
@@ -96,8 +97,8 @@ class TrainerSettings:
         is_other = (placed.devices, placed.num_nodes) != here or placed.n_ranks != world.size
         if world.launcher is not None and is_other:
             raise UserError(
-                f"{world.launcher} started {world.size} ranks, {world.devices} of them on this machine, got "
-                f"{asked}; omit both keys, and start equally many ranks on every machine"
+                f"{world.launcher} started {world.size} ranks, {world.devices} of them on this machine, but got "
+                f"{asked}; omit both keys, and start the same number of ranks on every machine"
             )
         return placed
 
@@ -113,19 +114,19 @@ class TrainerSettings:
 
     @property
     def devices_here(self) -> int:
-        """devices as a number; requires settings that placed returned."""
+        """devices as a number; only for settings that placed() returned."""
         assert isinstance(self.devices, int)
         return self.devices
 
     @property
     def n_ranks(self) -> int:
-        """Number of processes on all machines, each with one device; requires settings that placed returned."""
+        """Number of processes on all machines, each with one device; only for settings that placed() returned."""
         assert isinstance(self.num_nodes, int)
         return self.devices_here * self.num_nodes
 
     @property
     def micro_batch_size(self) -> int:
-        """batch_size as a number; requires settings of a module, in which assemble has replaced auto."""
+        """batch_size as a number; only for the settings of a module, in which assemble() has replaced auto."""
         assert isinstance(self.batch_size, int)
         return self.batch_size
 

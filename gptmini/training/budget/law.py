@@ -23,9 +23,9 @@ class Text:
     def in_pairs(cls, n_bytes: int, width: int) -> "Text":
         """Estimate the tokens of an unprepared text, with a BPE vocabulary that suits the text and the model's width.
 
-        The vocabulary has 2,000 tokens for 200 KB and 8,000 for 20 MB. It has more than 8,000 only for widths above
-        200. A smaller vocabulary gives more tokens per text. In a larger vocabulary, each token is too rare, and a
-        narrow model spends too much time on the vocabulary.
+        The vocabulary has 2,000 tokens for a text of 200 KB and 8,000 tokens for 20 MB. It has more than 8,000 tokens
+        only for widths above 200. A smaller vocabulary gives more tokens per text. In a larger vocabulary, each token
+        is too rare, and a narrow model spends too much time on the vocabulary.
         """
         wanted = min(2000 * (n_bytes / 200e3) ** 0.3, max(8000, 50 * width))
         n_vocab = min(VOCABULARIES, key=lambda n_vocab: abs(math.log(n_vocab / wanted)))
@@ -44,16 +44,16 @@ class Text:
 
 
 def predicted_loss(n_weights: int, n_bytes: float, n_vocab: int) -> float:
-    """Predict the final loss of a run in bits per byte. The law is for ranking runs on the same text.
+    """Predict the final loss of a run in bits per byte. Use the law only to rank runs on the same text.
 
     Args:
         n_weights: weights in the blocks of the model.
-        n_bytes: bytes of text that the run trains on, repeated passes included.
+        n_bytes: bytes of text that the run trains on. Repeated passes count, too.
         n_vocab: vocabulary size of the tokenizer.
 
     scripts/benchmarks/budget.py fitted the law to 38 runs of 20 to 180 s on two cores, on 20 MB of manual pages. Its
-    relative errors there have a root mean square of 1.8 % and a maximum of 3.9 %. The form is that of Hoffmann et al.
-    2022, equation 2, with an additional term for the vocabulary.
+    relative errors there have a root mean square of 1.8 % and a maximum of 3.9 %. The law has the form of
+    equation 2 of Hoffmann et al. 2022, and an additional term for the vocabulary.
     """
     return (
         0.195
@@ -70,9 +70,9 @@ def n_block_weights(config: GPTConfig) -> int:
 
 
 def sizes_for_width(width: int, n_heads: int | None = None) -> dict[str, int]:
-    """Return the model sizes for a width, under the names of ModelSettings' fields; n_heads None chooses the heads.
+    """Return the model sizes for a width, by the field names of ModelSettings. If n_heads is None, choose it.
 
-    The head width is 32, or 64 from a width of 512 on. It is larger if it does not divide the width evenly.
+    The head width is 32 below a width of 512, and 64 otherwise. It is larger if it would not divide the width evenly.
     """
     if n_heads is None:
         d_head = 32 if width < 512 else 64
@@ -82,5 +82,6 @@ def sizes_for_width(width: int, n_heads: int | None = None) -> dict[str, int]:
         "n_layers": max(2, round(width / 80)),
         "n_heads": n_heads,
         "n_kv_heads": n_heads // 2 if n_heads % 2 == 0 else n_heads,
-        "d_ff": 8 * round(width / 3),  # its three matrices are as large as two of 4 * width
+        # Three matrices with this d_ff are as large as two matrices with 4 * width.
+        "d_ff": 8 * round(width / 3),
     }

@@ -1,8 +1,8 @@
-"""The search behind budget=: find the sizes and steps that give the best model of a text in the time, on this machine.
+"""The search behind budget=: find the sizes and steps of the best model for a text, in the time on this machine.
 
 The search trains models of increasing width for a few steps each, to find how many steps fit into the time. A scaling
-law predicts the final loss of each model. The search stops when the predicted loss rises. Everything else follows from
-the width, the text and the number of steps.
+law predicts the final loss of each model. The search stops when the predicted loss rises. All other settings follow
+from the width, the text and the number of steps.
 """
 
 import math
@@ -21,9 +21,11 @@ from gptmini.training.budget.timing import MEASURED_SHARE, times_of_steps
 from gptmini.training.devices.batch_size import choose_batch_size
 from gptmini.training.trainer_settings import TrainerSettings, micro_steps
 
-# Widths to compare. A width of 64 is too small: after 60 s, its loss was 0.2 to 1.3 % above that of 96 on three texts.
+# Widths to compare. A width of 64 is too small: on three texts, its loss after 60 s was 0.2 to 1.3 % higher than with a
+# width of 96.
 WIDTHS = (96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048)
-# (context_length, global_batch_size). The search takes the first pair with at most MANY_STEPS steps in the time.
+# (context_length, global_batch_size). The search takes the first pair for which at most MANY_STEPS
+# steps fit into the time.
 STEPS_OF = (
     (128, 16),
     (256, 16),
@@ -37,17 +39,18 @@ STEPS_OF = (
 )
 MANY_STEPS = 2000
 
-# Most passes over a text. Up to four passes, repeated text is nearly as good as new text: Muennighoff et al. 2023,
-# "Scaling Data-Constrained Language Models".
+# Maximum number of passes over a text. Up to four passes, repeated text is nearly as good as new text. Source:
+# Muennighoff et al. 2023, "Scaling Data-Constrained Language Models".
 MOST_PASSES = 4.0
-# A run takes at least so many steps if there is time: on a very small text, four passes are too few to train.
+# Minimum number of steps, if the time allows. On a very small text, four passes are not enough to train a model.
 LEAST_STEPS = 100
-# Most weights in the blocks per byte of text. More weights did not improve the loss on a text of 200 KB.
+# Maximum number of weights in the blocks per byte of text. More weights did not improve the loss on a text of 200 KB.
 MOST_WEIGHTS = 8.0
-# For a model with more weights in its blocks than the text has bytes, which would otherwise overfit.
+# Dropout of a model with more weights in its blocks than bytes in the text. Without dropout it would overfit.
 DROPOUT = 0.1
 
-TURNS = 2  # rounds of measurements, so that a short slowdown of the machine does not decide
+# Rounds of measurements. There are two, so that a short slowdown of the machine does not change the choice.
+TURNS = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,10 +86,10 @@ class Search:
     fastest: dict[tuple[GPTConfig, int], float] = field(default_factory=dict, init=False)
 
     def candidates(self, text_of: Callable[[int], Text]) -> list[Candidate]:
-        """Return candidates for a text in increasing width, up to the first that is not the best so far.
+        """Return candidates in order of increasing width. Stop after the first candidate that is not the best so far.
 
-        text_of returns the text's size in the tokens that suit a width.
-        Raises pydantic.ValidationError if no sizes fit the fixed ones.
+        text_of returns the size of the text for a width. The vocabulary may depend on the width.
+        Raises pydantic.ValidationError if no width fits the keys that are not open.
         """
         for _ in range(TURNS - 1):
             self._turn(text_of)
@@ -130,7 +133,7 @@ class Search:
             if tokens_a_step == before:
                 continue
 
-            # If an earlier turn found more than MANY_STEPS steps to fit, larger steps are taken without a measurement.
+            # If more than MANY_STEPS steps fitted into the time in an earlier turn, do not measure these sizes again.
             sizes = (config, trainer.global_batch_size)
             known = self.fastest.get(sizes, math.inf)
             if self.seconds / known <= MANY_STEPS:
@@ -149,7 +152,7 @@ class Search:
         )
 
     def most_steps(self, text: Text, tokens_a_step: int) -> float:
-        """Return the most steps of a run: the useful number, or trainer.max_steps if it is fixed."""
+        """Return the maximum number of steps: trainer.max_steps if fixed, otherwise the number of useful steps."""
         if not self.is_open("trainer.max_steps"):
             return self.trainer.max_steps
         worth_it = MOST_PASSES * text.n_bytes / text.bytes_per_token / tokens_a_step
@@ -160,7 +163,7 @@ class Search:
         return {name: value for name, value in values.items() if self.is_open(f"{group}.{name}")}
 
     def _seconds_a_step(self, config: GPTConfig, trainer: TrainerSettings) -> float:
-        """Return the seconds of the fastest of a few optimizer steps of a new model."""
+        """Run a few optimizer steps of a new model, and return the seconds of the fastest step."""
         model = new_gpt(config, seed=0)
         batch_size = choose_batch_size(
             model,

@@ -1,4 +1,4 @@
-"""Measure the time of optimizer steps, and compute how many fit into a time."""
+"""Measure the time of optimizer steps, and compute how many steps fit into a given time."""
 
 import math
 import statistics
@@ -13,17 +13,20 @@ from gptmini.training.module import GPTModule
 
 # Seconds of a run outside its steps and validations: before the command starts its clock, and at the end.
 AROUND = 2.5
-# Seconds of the sample and the images of a validation.
+# Seconds that a validation takes for its sample and its images.
 SAMPLED = 0.5
-# Most time for validations, as a fraction of the run's time, and most validations. The last step always has one.
+# Maximum time for validations, as a fraction of the run's time, and maximum number of validations. The last step is
+# always followed by a validation.
 VALIDATED_SHARE = 0.05
 MOST_VALIDATIONS = 20
-# Steps of a model to measure per turn, after a warm-up step. Fewer if they exceed this fraction of the time.
+# Number of steps to measure per model and turn, after a warm-up step. Measure fewer steps if they would take more than
+# the fraction MEASURED_SHARE of the time.
 MEASURED_STEPS = 2
 MEASURED_SHARE = 0.1
 # Fraction of the time for measuring the chosen model. The speed of many machines changes every few seconds.
 CHOSEN_SHARE = 0.03
-CHOSEN_SECONDS = 60.0  # most seconds for measuring the chosen model; enough to average such changes
+# Maximum seconds for measuring the chosen model. They are enough to average over such changes.
+CHOSEN_SECONDS = 60.0
 
 
 def times_of_steps(
@@ -37,7 +40,7 @@ def times_of_steps(
     least: float,
     most: float,
 ) -> list[float]:
-    """Return the seconds of each of a few optimizer steps, after a warm-up step.
+    """Run a warm-up step and then a few optimizer steps. Return the seconds of each step after the warm-up step.
 
     Args:
         model: the model on its device. It is trained on random tokens; discard it afterwards.
@@ -46,8 +49,8 @@ def times_of_steps(
         batch_size: sequences per micro-step.
         n_micro_steps: micro-steps per optimizer step.
         is_bf16: whether to use autocast with bfloat16.
-        least: measure steps for at least so many seconds, and at least MEASURED_STEPS steps.
-        most: start no new step after so many seconds, except to measure at least one step.
+        least: measure for at least this many seconds, and at least MEASURED_STEPS steps.
+        most: do not start another step after this many seconds. But measure at least one step.
     """
     device = model.embedding.weight.device
     shape = (batch_size, model.config.context_length)
@@ -70,12 +73,12 @@ def times_of_steps(
 
 
 def has_enough(times: Sequence[float], least: float) -> bool:
-    """Return whether the times are at least MEASURED_STEPS steps and at least `least` seconds."""
+    """Return whether there are at least MEASURED_STEPS times and their sum is at least `least` seconds."""
     return len(times) >= MEASURED_STEPS and sum(times) >= least
 
 
 def seconds_of_run(module: GPTModule, hardware: Hardware, *, seconds: float) -> float:
-    """Return the median seconds of an optimizer step in a run of `seconds` seconds; discard the module afterwards."""
+    """Return the median seconds of an optimizer step in a run of `seconds` seconds. Discard the module afterwards."""
     settings = module.settings
     model = module.model.to(hardware.device)
 
@@ -95,14 +98,15 @@ def seconds_of_run(module: GPTModule, hardware: Hardware, *, seconds: float) -> 
 def steps_that_fit(
     seconds: float, seconds_a_step: float, *, most: float, tokens_a_step: int, n_val_tokens: int
 ) -> tuple[int, int]:
-    """Return how many steps, with their validations, fit into a time, and the steps between two validations.
+    """Return how many steps fit into a time together with their validations, and the steps between two validations.
 
-    A validation has no backward pass. It takes a third of the time of training on as many tokens, plus its sample.
+    A validation has no backward pass. It takes a third of the time of training on the same number of tokens, plus the
+    time for its sample.
 
     Args:
         seconds: time for steps and validations.
         seconds_a_step: seconds per step.
-        most: most steps of the run.
+        most: maximum number of steps of the run.
         tokens_a_step: training tokens per step.
         n_val_tokens: tokens per validation.
     """

@@ -42,7 +42,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):
 class RunCheckpoints(L.Callback):
     """A callback that saves last.ckpt at an interval and when the run ends, and best.ckpt at the lowest val loss.
 
-    A checkpoint is written last, after the events of its step are flushed and the validation of its step is done.
+    A checkpoint is written after the validation of its step and after the events of its step are flushed.
 
     Args:
         every_steps: optimizer steps between two saves of last.ckpt.
@@ -71,7 +71,7 @@ class RunCheckpoints(L.Callback):
         batch: object,
         batch_idx: int,
     ) -> None:
-        """Save last.ckpt at the interval, but not inside a step and not between a step and its validation."""
+        """Save last.ckpt at the interval. Do not save inside a step, or between a step and its validation."""
         step_done = (batch_idx + 1) % trainer.accumulate_grad_batches == 0
         if step_done and not pl_module.settings.validation_due(trainer.global_step):
             self._save_at_interval(trainer, pl_module)
@@ -111,7 +111,7 @@ class RunCheckpoints(L.Callback):
         if step >= pl_module.settings.max_steps:
             self._save_at_end(trainer)
         elif step % self.every_steps == 0:
-            # During bad steps, keep the last.ckpt from before them, so that a user can return to it.
+            # During bad steps, keep the last.ckpt that was saved before them, so that a user can return to it.
             pl_module.outcomes.wait()
             if pl_module.outcomes.bad_steps_in_a_row == 0:
                 self._save(trainer, "last")
@@ -124,7 +124,7 @@ class RunCheckpoints(L.Callback):
     def _save(self, trainer: L.Trainer, name: str, *, needed: bool = False) -> bool:
         """Save name.ckpt and return whether this succeeded; print a line if it failed.
 
-        With needed, every rank raises the OSError, because the run ends after this save.
+        If needed is true, every rank raises the OSError, because the run ends after this save.
         """
         # Flush events first, so that the curves contain all steps of the checkpoint.
         for logger in trainer.loggers:

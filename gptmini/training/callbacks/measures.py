@@ -11,7 +11,7 @@ from gptmini.model import GPT
 from gptmini.model.gpt import VOCABULARY
 from gptmini.training.devices import distributed
 
-PARTS = ("data", "forward", "backward", "optimizer")  # of an optimizer step, in order
+PARTS = ("data", "forward", "backward", "optimizer")  # parts of an optimizer step, in order
 
 
 class StepTimes:
@@ -30,7 +30,7 @@ class StepTimes:
         self.mark("begin")
 
     def mark(self, part: str) -> None:
-        """End a part now: one of PARTS, or any other name for time that is not counted."""
+        """End a part now. Its time counts only if its name is in PARTS."""
         self._parts.append(part)
         if self._device == "cuda":
             event = torch.cuda.Event(enable_timing=True)
@@ -39,12 +39,12 @@ class StepTimes:
             return
 
         if self._device == "mps":
-            # torch.mps.Event cannot time a part without work for the device, so let the host wait.
+            # torch.mps.Event cannot time a part in which the device has no work, so let the host wait.
             torch.mps.synchronize()
         self._seconds.append(time.perf_counter())
 
     def milliseconds(self) -> dict[str, float]:
-        """Return the time of each part, summed over the micro-steps; the device must have finished all marked work."""
+        """Return the time of each part, summed over the micro-steps. The device must have finished all marked work."""
         if self._device == "cuda":
             times = [begin.elapsed_time(end) for begin, end in pairwise(self._events)]
         else:
@@ -61,7 +61,7 @@ def weights_by_kind(model: GPT) -> dict[str, list[Tensor]]:
     """Group a model's weights by the kind of their layer, without the padding of the vocabulary.
 
     Returns detached views of the weights by kind: embedding, attention, mlp, unembedding, norm, smear. Kinds that the
-    model lacks are left out. Under FSDP2 the views are this device's shards.
+    model does not have are left out. Under FSDP2 the views are this device's shards.
     """
     kinds: dict[str, list[Tensor]] = {}
     for name, weight in model.named_parameters():
@@ -75,9 +75,9 @@ def weights_by_kind(model: GPT) -> dict[str, list[Tensor]]:
 
 
 def norms(tensors: dict[str, list[Tensor]], model: GPT) -> dict[str, float]:
-    """Return the norm of each list of tensors, by name; tensors are grouped as by_kind groups a model's weights.
+    """Return the norm of each list of tensors, by name. The lists are grouped like the result of weights_by_kind.
 
-    If the tensors are shards, the norms are those of the full tensors. Every process must call this.
+    If the tensors are shards, the result has the norms of the full tensors. Every process must call this.
     """
     names = list(tensors)
     of_each = torch.stack([get_total_norm(tensors[name]) for name in names])  # (n,)

@@ -21,8 +21,8 @@ class OverfittingNotice(L.Callback):
     def __init__(self, *, patience: PositiveInt) -> None:
         self.patience = patience
         self._lowest: float | None = None
-        self._step = 0  # of the validation with the lowest loss
-        self._n_above = 0  # validations since then
+        self._step = 0  # step of the validation with the lowest loss
+        self._n_above = 0  # number of validations since that step
         self._has_warned = False
 
     def state_dict(self) -> dict:

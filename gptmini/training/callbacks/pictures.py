@@ -22,9 +22,10 @@ from gptmini.training.loggers.logger import print_line, run_loggers
 from gptmini.training.module import GPTModule
 from gptmini.user_error import UserError
 
-# Most token losses kept from a validation, in 30 MB; more would hardly change the images.
+# Maximum number of token losses to keep from a validation. They take 30 MB. More would hardly change the images.
 MOST_TOKENS = 2**20
-MOST_MAPS = 256  # in one image; matplotlib draws at most 2^16 pixels per side
+# Maximum number of attention maps in one image. matplotlib draws at most 2^16 pixels per side.
+MOST_MAPS = 256
 
 # TensorBoard's projector looks for an embedding in this folder of a run.
 ASSETS = Path("plugins", "org_tensorflow_tensorboard_projector")
@@ -43,8 +44,8 @@ class Pictures(L.Callback):
     Args:
         layers, heads: layers and heads whose attention is drawn; None for all.
         text: text for the attention maps; None for the start of the held-out text.
-        max_tokens: most rows and columns of an attention map; the text is cut to so many tokens.
-        embedding_tokens: most rows of the embedding: the tokens with the lowest ids.
+        max_tokens: maximum number of rows and columns of an attention map. The text is cut to this number of tokens.
+        embedding_tokens: maximum number of rows of the embedding. They are the tokens with the lowest ids.
     """
 
     @validate_call(config=STRICT)
@@ -62,7 +63,7 @@ class Pictures(L.Callback):
         self.text = text
         self.max_tokens = max_tokens
         self.embedding_tokens = embedding_tokens
-        self._batches: list[TokenLosses] = []  # of the running validation
+        self._batches: list[TokenLosses] = []  # batches of the current validation
 
     def setup(self, trainer: L.Trainer, pl_module: GPTModule, stage: str) -> None:
         """Load the run's tokenizer. Raise UserError if it cannot encode the text of the attention maps."""
@@ -98,7 +99,7 @@ class Pictures(L.Callback):
         batch: tuple[Tensor, Tensor],
         batch_idx: int,
     ) -> None:
-        """Keep the token losses of a batch, on the first process only and up to MOST_TOKENS."""
+        """On the first process, keep the token losses of a batch, unless MOST_TOKENS losses are already kept."""
         n_kept = sum(len(kept.losses) for kept in self._batches)
         is_shown = trainer.is_global_zero and run_loggers(trainer)
         if not is_shown or n_kept >= MOST_TOKENS:
@@ -109,7 +110,7 @@ class Pictures(L.Callback):
         is_scored = (targets != NOT_COUNTED).cpu()  # (B, T)
         positions = torch.arange(losses.size(1)).expand(losses.shape)  # (B, T)
         kept = TokenLosses(
-            losses=losses.cpu()[is_scored].numpy(),  # (n,), like the others
+            losses=losses.cpu()[is_scored].numpy(),  # (n,), like the other arrays
             positions=positions[is_scored].numpy(),
             targets=targets.cpu()[is_scored].numpy(),
             likeliest=likeliest.cpu()[is_scored].numpy(),
@@ -117,14 +118,14 @@ class Pictures(L.Callback):
         self._batches.append(kept)
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: GPTModule) -> None:
-        """Draw and log attention and token losses, unless no logger takes images or the loss is not finite."""
+        """Draw and log attention and token losses, if a logger accepts images and the loss is finite."""
         loss = pl_module.latest_evaluation.loss
         if not run_loggers(trainer) or not math.isfinite(loss):
             return
         model = pl_module.full_model()
         if model is None:
             return
-        from gptmini.report import drawing  # matplotlib takes half a second
+        from gptmini.report import drawing  # importing matplotlib takes half a second
 
         step = trainer.global_step
         maps, labels = self._attention(model, pl_module)

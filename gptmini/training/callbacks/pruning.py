@@ -1,4 +1,4 @@
-"""Pruning: report each validation to the sweep, and end a run that does worse than the others."""
+"""Pruning: report each validation to the sweep, and end a run that is worse than the other runs."""
 
 from math import isfinite
 from pathlib import Path
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 
 class Pruning(L.Callback):
-    """A callback that ends a sweep's run if its validation is worse than those of other runs at the same step.
+    """A callback that ends a run of a sweep if other runs had better validations at the same step.
 
-    The sweep's journal is beside the run's folder, and the folder's name is the number of its trial. A run without a
-    journal, such as a copy in another folder, is never pruned.
+    The sweep's journal is next to the run's folder. The name of the run's folder is the number of its trial. A run
+    without a journal, such as a copy in another folder, is never pruned.
     """
 
     def __init__(self) -> None:
@@ -33,7 +33,7 @@ class Pruning(L.Callback):
             self._trial = PrunedTrial(run)
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: GPTModule) -> None:
-        """Report a validation. A pruned run ends after this step, which is saved."""
+        """Report a validation. A pruned run ends after this step, and the step is saved."""
         is_pruned = False
         if self._trial is not None:
             evaluation = pl_module.latest_evaluation

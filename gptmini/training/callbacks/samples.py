@@ -21,8 +21,8 @@ class Samples(L.Callback):
     Every RunLogger receives the samples. The attribute texts keeps them until the next validation.
 
     Args:
-        prompts: texts to continue, one sample each; an empty prompt starts a document.
-        seed: seed of the random draws; any whole number.
+        prompts: texts to continue. Each prompt gets one sample. An empty prompt starts a document.
+        seed: seed of the random numbers; any integer.
         max_new_tokens: tokens per sample.
         temperature, top_k, top_p, min_p, repetition_penalty: see Rules, which checks their ranges.
     """
@@ -69,14 +69,14 @@ class Samples(L.Callback):
         self.check(self.tokenizer)
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: GPTModule) -> None:
-        """Draw and log the samples on the first process, unless the validation loss is not finite."""
+        """Generate and log the samples on the first process, unless the validation loss is not finite."""
         if not math.isfinite(pl_module.latest_evaluation.loss):
             return
         model = pl_module.full_model()
         if model is None:
             return
 
-        # All samples are drawn as one batch. Their pieces arrive in turn.
+        # All samples are generated in one batch. Their pieces arrive in turn.
         texts = list(self.prompts)
         pieces = generate_stream(
             model,

@@ -19,14 +19,14 @@ from gptmini.training.module import GPTModule
 class Scalars(L.Callback):
     """A callback that logs loss, gradients, weights and speed of some optimizer steps, and each validation.
 
-    It logs the first step, the last step and every every_steps-th step. It measures weight updates and the time per
-    part only in logged steps. train/loss and weights/clipped are means over all steps since the last logged step.
-    work/tokens_per_second is the speed since the last logged step.
+    It logs the first step, the last step, and each step that is a multiple of every_steps. It measures weight updates
+    and the time per part only in logged steps. train/loss and weights/clipped are means over all steps since the last
+    logged step. work/tokens_per_second is the speed since the last logged step.
 
     Args:
         every_steps: optimizer steps between two points of a curve.
-        peak_tflops: peak speed of one device in 10^12 operations per second, for work/mfu; None to use the vendor's
-            figure.
+        peak_tflops: peak speed of one device in 10^12 operations per second, for work/mfu; None to use the number
+            that the vendor gives.
     """
 
     @validate_call(config=STRICT)
@@ -39,14 +39,14 @@ class Scalars(L.Callback):
         self.train_loss: float | None = None  # latest point of train/loss
         # End time of the last micro-step; None at the start and after a validation.
         self._ended: float | None = None
-        self._times: StepTimes | None = None  # of the current step, if it will be logged
+        self._times: StepTimes | None = None  # stopwatch of the current step, if it will be logged
         self._validated = False  # whether a validation ran since the last micro-step
         self._start_interval()
 
     def state_dict(self) -> dict:
         """Return the sums since the last logged step and the latest point of train/loss, for a resumed run.
 
-        They are equal on all ranks.
+        All ranks have the same values.
         """
         return {
             "loss": float(self._losses),
@@ -90,7 +90,7 @@ class Scalars(L.Callback):
     def on_before_optimizer_step(
         self, trainer: L.Trainer, pl_module: GPTModule, optimizer: Optimizer
     ) -> None:
-        """Copy the weights if the step will be logged. The time of the copy counts in no phase."""
+        """Copy the weights if the step will be logged. The time of the copy does not count in any phase."""
         if self._times is None:
             return
         for kind, weights in weights_by_kind(pl_module.model).items():
@@ -145,7 +145,7 @@ class Scalars(L.Callback):
         self._begin_step(trainer, pl_module)
 
     def _due(self, step: int, pl_module: GPTModule) -> bool:
-        """Return whether a step is logged. The first step is, so that a user soon sees that the run works."""
+        """Return whether a step is logged. The first step is logged, so that a user soon sees that the run works."""
         return step in (1, pl_module.settings.max_steps) or step % self.every_steps == 0
 
     def _begin_step(self, trainer: L.Trainer, pl_module: GPTModule) -> None:
@@ -159,8 +159,8 @@ class Scalars(L.Callback):
         self._losses: float | Tensor = 0.0  # sum over the applied steps
         self._steps: int | Tensor = 0  # number of applied steps
         self._clipped: int | Tensor = 0  # number of applied steps whose gradient was clipped
-        self._seconds = 0.0  # of training, without validations and logging
-        self._tokens = 0  # trained on during _seconds
+        self._seconds = 0.0  # seconds of training, without validations and logging
+        self._tokens = 0  # tokens trained on during _seconds
         self._before: dict[str, list[Tensor]] = {}  # weights before a logged step's update, by kind
 
     def _mark(self, part: str) -> None:
@@ -195,7 +195,7 @@ class Scalars(L.Callback):
         """Return loss, gradient, learning rates and progress. Store the loss as the latest point of train/loss."""
         settings = pl_module.settings
         n_applied = int(self._steps)
-        # If all steps were skipped, the curve shows the loss of the latest step, which is not finite.
+        # If all steps were skipped, the curve shows the non-finite loss of the latest step.
         loss = self._losses / n_applied if n_applied else pl_module.step_loss
         self.train_loss = float(loss)
 
@@ -215,7 +215,7 @@ class Scalars(L.Callback):
         return metrics
 
     def _weight_metrics(self, pl_module: GPTModule) -> dict[str, float]:
-        """Return the weight norm of each kind of layer, and the norm of the step's update divided by it."""
+        """Return the weight norm of each kind of layer, and the norm of the step's update divided by this norm."""
         weights = weights_by_kind(pl_module.model)
         updates = {}
         for kind, after in weights.items():
@@ -230,7 +230,10 @@ class Scalars(L.Callback):
         return metrics
 
     def _work_metrics(self, pl_module: GPTModule) -> dict[str, float]:
-        """Return known values of: speed since the last logged step, time per part of the latest step, and memory."""
+        """Return the speed since the last logged step, the time per part of the latest step, and the memory.
+
+        Unknown values are left out.
+        """
         metrics = {}
         if self._seconds:
             tokens_per_second = self._tokens / self._seconds

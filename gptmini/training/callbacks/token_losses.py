@@ -14,7 +14,7 @@ class TokenLosses(NamedTuple):
     """Losses and predictions of a validation's tokens; each array has the shape (n_tokens,)."""
 
     losses: np.ndarray  # nats
-    positions: np.ndarray  # in the window, counted from 0
+    positions: np.ndarray  # positions in the window, counted from 0
     targets: np.ndarray  # ids of the tokens
     likeliest: np.ndarray  # ids that the model predicted as likeliest
 
@@ -49,7 +49,7 @@ def mispredicted(found: TokenLosses, label: Callable[[int], str]) -> list[list[s
         ]
     ]
     for token in np.argsort(-costs)[:COSTLIEST]:
-        if n_times[token] == 0:  # tokens that did not occur have no loss, and come last
+        if n_times[token] == 0:  # tokens that did not occur come last, because their loss is 0
             break
 
         is_wrong = (found.targets == token) & (found.likeliest != token)

@@ -12,8 +12,8 @@ from gptmini.model import GPT, training_loss
 from gptmini.training.devices.recomputing import recompute_activations
 from gptmini.training.trainer_settings import divisors, sequences_per_rank
 
-# Most tokens in a micro-step on a CPU. With 8192 tokens, a model of 124 M parameters needs 8.3 GB, about as much as a
-# laptop can spare.
+# Maximum number of tokens in a micro-step on a CPU. With 8192 tokens, a model of 124 M parameters needs
+# 8.3 GB. This is about as much as a laptop can spare.
 CPU_TOKENS = 8192
 # Fraction of a GPU's free memory that a micro-step may use. The rest is for fragmentation and libraries.
 USABLE_SHARE = 0.9
@@ -31,8 +31,8 @@ def choose_batch_size(
 ) -> int:
     """Choose the sequences per device and micro-step: a divisor of the device's share of the global batch.
 
-    On a CUDA GPU this is the largest divisor that fits into memory, found by trial micro-steps. On other devices it is
-    the largest divisor with at most CPU_TOKENS tokens: larger micro-steps are not faster on a CPU and need more memory.
+    On a CUDA GPU, trial micro-steps find the largest divisor that fits into memory. On other devices, the result is the
+    largest divisor with at most CPU_TOKENS tokens. Larger micro-steps are not faster on a CPU and need more memory.
 
     Args:
         model: the model to train, on the CPU; trials run on a copy.
@@ -40,8 +40,8 @@ def choose_batch_size(
         n_ranks: number of devices on all machines.
         device: cpu, cuda or mps.
         precision: fp32, bf16 or bf16_stream.
-        compile: whether training compiles the loss, which needs more memory on a GPU.
-        recompute: whether training recomputes activations in the backward pass, which needs less memory.
+        compile: whether training compiles the loss. Compiled code needs more memory on a GPU.
+        recompute: whether training recomputes activations in the backward pass. This needs less memory.
 
     Raises UserError if global_batch_size is not a multiple of n_ranks.
     """
@@ -55,8 +55,8 @@ def choose_batch_size(
     tried = copy.deepcopy(model).to(gpu).train()
     if recompute:
         recompute_activations(tried)
-    # Besides each weight and its gradient, training stores the two moments of AdamW (Muon has one). With several GPUs,
-    # it also stores the buckets in which they exchange gradients.
+    # Besides each weight and its gradient, training stores the two moments of AdamW. Muon has only one moment. With
+    # several GPUs, training also stores the buckets in which the GPUs exchange gradients.
     n_copies = 2 if n_ranks == 1 else 3
     kept = [torch.empty_like(weight) for weight in tried.parameters() for _ in range(n_copies)]
 
@@ -78,7 +78,7 @@ def largest_fitting(sizes: Sequence[int], peak: Callable[[int], float], budget: 
 
     Memory grows linearly with the batch size. So the sizes 1 and 2 give an estimate for larger sizes:
     estimate = peak(1) + (size - 1) * (peak(2) - peak(1)). Only sizes with a small enough estimate are tried. The
-    returned size has passed its own trial.
+    returned size has passed a trial.
 
     Args:
         sizes: candidates in descending order; the last is 1.

@@ -26,15 +26,16 @@ from gptmini.model import GPT
 from gptmini.model.gpt import meta_gpt
 from gptmini.optim.muon import MuonAdamW
 
-# Most parameters of a model that is gathered on one device for sampling: 8 GB in float32.
+# Maximum number of parameters of a model that is gathered on one device for sampling: 8 GB in float32.
 GATHERED = 2 * 10**9
-# Most parameters for one gradient reduction per step. Until the last micro-step, every device keeps full gradients, 4
-# bytes per parameter. Gradients of larger models are reduced and sharded in each micro-step.
+# Maximum number of parameters of a model whose gradients are reduced once per step. Until the last micro-step, every
+# device keeps full gradients, 4 bytes per parameter. Gradients of larger models are reduced and sharded in each
+# micro-step.
 REDUCED_ONCE = 4 * 10**9
 
 
 class ShardedStrategy(ModelParallelStrategy):
-    """Lightning's FSDP2 strategy. Its checkpoints have the same contents as those of one process.
+    """Lightning's FSDP2 strategy. Its checkpoints have the same contents as the checkpoints of one process.
 
     With save_distributed_checkpoint=False, Lightning gathers the full weights in the memory of the first process.
     """
@@ -45,8 +46,9 @@ class ShardedStrategy(ModelParallelStrategy):
 
 
 def shard(model: GPT, mesh: DeviceMesh, *, precision: str, compile: bool) -> None:
-    """Shard a model's weights over the devices of a mesh, block by block; do nothing if it is sharded. Collective.
+    """Shard a model's weights over the devices of a mesh, block by block. Collective.
 
+    Do nothing if the model is sharded already.
     Each block is a unit: its weights are gathered before its computation, and freed afterwards. Embeddings, last norm
     and unembedding stay gathered through a forward and backward pass.
 
@@ -89,7 +91,7 @@ def before_micro_step(model: GPT, *, is_last: bool) -> None:
 
 
 def eagerly(model: GPT) -> AbstractContextManager[object]:
-    """Return a context manager that disables compiled blocks: validation has other shapes than micro-batches."""
+    """Return a context manager that disables compiled blocks, because validation batches have different shapes."""
     return torch.compiler.set_stance("force_eager") if is_sharded(model) else nullcontext()
 
 
@@ -115,7 +117,7 @@ def gathered(tensor: Tensor) -> Tensor:
 def gather_on_first(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Gather sharded tensors, one at a time, on the first process's CPU; return other tensors unchanged. Collective.
 
-    The result of every other process lacks the sharded tensors.
+    On all other processes, the result does not contain the sharded tensors.
     """
     kept = {}
     for name, tensor in tensors.items():
@@ -129,9 +131,9 @@ def gather_on_first(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def shard_like(tensor: Tensor, parameter: Tensor) -> Tensor:
-    """Return this process's shard of a full tensor, sharded like the parameter, or the tensor if it is not sharded.
+    """Return this process's shard of a full tensor. The tensor is sharded like the parameter.
 
-    A tensor with another shape than the parameter, such as a step count, is returned unchanged.
+    Return the full tensor if the parameter is not sharded, or if the two shapes differ, as for a step count.
     """
     if not isinstance(parameter, DTensor) or tensor.shape != parameter.shape:
         return tensor
@@ -144,11 +146,11 @@ def shard_like(tensor: Tensor, parameter: Tensor) -> Tensor:
 
 
 def first_rows(tensor: Tensor, n_rows: int) -> Tensor:
-    """Return the first rows of a tensor; of a sharded tensor, only the rows on this device."""
+    """Return the first rows of a tensor. If the tensor is sharded, return only the rows on this device."""
     if not isinstance(tensor, DTensor):
         return tensor[:n_rows]
 
-    # FSDP2 splits rows like torch.chunk: all shards have one size, except that the last ones may be smaller or empty.
+    # FSDP2 splits rows like torch.chunk. All shards have the same size, but the last shards may be smaller or empty.
     mesh = tensor.device_mesh
     begin = mesh.get_local_rank() * math.ceil(len(tensor) / mesh.size())
     return tensor.to_local()[: max(0, n_rows - begin)]
@@ -165,9 +167,9 @@ def full_norms(model: GPT, norms: Tensor) -> Tensor:
 
 
 def full_model(model: GPT, *, keep: bool) -> GPT | None:
-    """Return the full model if keep is true, else None; of a sharded model, a full copy on its device. Collective.
+    """Return the full model if keep is true, otherwise None. Collective.
 
-    Return None for a sharded model with more than GATHERED parameters.
+    If the model is sharded, return a full copy on its device, or None if it has more than GATHERED parameters.
     """
     if not is_sharded(model):
         return model if keep else None

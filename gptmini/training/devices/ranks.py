@@ -11,20 +11,21 @@ from typing import TYPE_CHECKING, Any
 from gptmini.user_error import UserError
 from gptmini.world import World
 
-# These imports take seconds. A run with one rank does not need them, and wrong values are reported before them.
+# These imports take seconds. A run with one rank does not need them, and gptmini reports wrong values before them.
 if TYPE_CHECKING:
     from lightning.fabric.plugins.environments import ClusterEnvironment
     from torch.distributed import Store
 
-# Make NCCL's flight recorder dump the latest collectives of each rank if one of them hangs. torchfrtrace reads the
-# files. The names are those of torch 2.11.
+# Make NCCL's flight recorder dump the latest collectives of each rank if a collective hangs. The tool torchfrtrace
+# reads the files. These names are from torch 2.11.
 FLIGHT_RECORDER = {
     "TORCH_FR_BUFFER_SIZE": "2000",
     "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
     "TORCH_NCCL_ENABLE_MONITORING": "1",
 }
 POLL = 0.1  # seconds between two checks of the store
-# Time limit for an answer of the store and for a rank to connect. Importing libraries from a slow disk takes long.
+# Time limit for an answer of the store, and for a rank until it connects. Importing libraries from a slow disk takes
+# long.
 ANSWER = timedelta(minutes=5)
 PLAN = "plan"  # key of the first rank's plan in the store
 
@@ -32,7 +33,7 @@ PLAN = "plan"  # key of the first rank's plan in the store
 def cluster_of(world: World) -> "ClusterEnvironment":
     """Return the cluster environment that gives Lightning this process's rank.
 
-    Without it, Lightning would also detect Slurm in a run with one process, and install its own signal handlers.
+    Otherwise Lightning would detect Slurm even in a run with one process, and install its own signal handlers.
     """
     from lightning.fabric.plugins.environments import (
         LightningEnvironment,
@@ -50,21 +51,21 @@ def cluster_of(world: World) -> "ClusterEnvironment":
 class Ranks:
     """A context manager in which the ranks of a run meet and exchange data. It does nothing in a run with one rank.
 
-    The ranks connect through a store. torchrun keeps it; under srun, the first rank does.
+    The ranks connect through a store. Under torchrun, torchrun keeps the store. Under srun, the first rank keeps it.
 
     Raises torch.distributed.DistError if the store does not answer.
     """
 
     def __init__(self, world: World) -> None:
         self.world = world
-        # Whether this rank waits for the others at the end of the block; False if it must stop at once.
+        # Whether this rank waits for the other ranks at the end of the block; False if it must stop immediately.
         self.leave_together = True
         # Seconds that this rank waits at the end of the block; join() sets it to trainer.timeout.
         self._patience = ANSWER.total_seconds()
         self._store = _open_store(world) if world.size > 1 else None
 
     def __enter__(self) -> "Ranks":
-        """On the first rank, wait until all others have connected, so that they notice if this one fails.
+        """On the first rank, wait until all other ranks have connected, so that they notice if the first rank fails.
 
         Raises UserError if a rank does not connect.
         """
@@ -75,7 +76,7 @@ class Ranks:
     def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
         """Leave together with all other ranks, and leave torch's process group, unless an error ends this rank.
 
-        The launcher may end all ranks when the first of them exits. So all ranks wait until rank 0 has saved, written
+        The launcher may end all ranks when any rank exits. So all ranks wait until rank 0 has saved, written
         how the run ended, and requeued its job. Rank 0 may keep the store, so it waits for all others. A rank that
         waits for rank 0 longer than trainer.timeout leaves without it.
 
@@ -96,17 +97,17 @@ class Ranks:
             distributed.destroy_process_group()
 
     def _meet(self, store: "Store", place: str) -> None:
-        """Announce this rank; the first rank waits for all others. Raise UserError if a rank does not arrive."""
+        """Announce this rank. The first rank waits for all other ranks. Raise UserError if a rank does not arrive."""
         store.set(f"{place}/{self.world.rank}", "")
         names = [f"{place}/{rank}" for rank in range(self.world.size)]
         deadline = time.monotonic() + ANSWER.total_seconds()
         while self.world.rank == 0 and not store.check(names):
             if time.monotonic() > deadline:
-                raise UserError(f"some of the {self.world.size} ranks did not connect in {ANSWER}")
+                raise UserError(f"some of {self.world.size} ranks did not connect within {ANSWER}")
             time.sleep(POLL)
 
     def broadcast(self, plan: dict[str, Any] | None) -> None:
-        """On the first rank, send the training plan to the others as JSON; None if nothing is left to train."""
+        """On the first rank, send the training plan to the other ranks as JSON: None if nothing is left to train."""
         if self._store is not None:
             self._store.set(PLAN, json.dumps(plan))
 
@@ -162,7 +163,7 @@ class Ranks:
 
 
 def _open_store(world: World) -> "Store":
-    """Open the store through which ranks connect. torchrun keeps it; under srun, the first rank does."""
+    """Open the store through which ranks connect. See Ranks for the process that keeps it."""
     from torch.distributed import PrefixStore, TCPStore
 
     cluster = cluster_of(world)

@@ -12,7 +12,7 @@ PATIENCE = 60  # time limit of scontrol, in seconds
 def requeue(stopped_by: str | None) -> str:
     """Requeue this job, and return a line about the result.
 
-    stopped_by is the name of the signal that stopped the run, or "the time limit"; None if neither stopped it.
+    stopped_by is the name of the signal that stopped the run, or "the time limit"; None if nothing stopped it.
     """
     job = os.environ.get("SLURM_JOB_ID")
     if job is None:
@@ -31,4 +31,4 @@ def requeue(stopped_by: str | None) -> str:
         return f"job {job} not requeued: {error}"
     if done.returncode:
         return f"job {job} not requeued: {' '.join(done.stderr.split())}"
-    return f"job {job} requeued; a command with folder= resumes this run"
+    return f"job {job} requeued; it resumes this run if its command has folder="

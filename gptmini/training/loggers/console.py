@@ -15,9 +15,10 @@ from rich.text import Text
 from gptmini.report.tables import aligned, printable
 from gptmini.runs.metrics import STEP, Line, is_number, tags_of
 
-PLAIN_SECONDS = 5.0  # between two plain progress lines: often enough to see progress, and readable
+# Seconds between two plain progress lines: often enough to see progress, and readable.
+PLAIN_SECONDS = 5.0
 SPARKS = 10  # validations in the sparkline
-ROWS = 8  # validations in the final table: first, last and others between; the best one is added
+ROWS = 8  # validations in the final table: first, last and others between them; the best validation is added
 
 BLOCKS = "▁▂▃▄▅▆▇█"  # characters of the sparkline, lowest first
 
@@ -34,10 +35,10 @@ COLUMNS = {
 
 
 class BrokenPipeConsole(Console):
-    """A console that prints nothing more once its reader is gone: after `| head`, or after the terminal was closed."""
+    """A console that stops printing when its reader is gone: after `| head`, or after the terminal was closed."""
 
     def on_broken_pipe(self) -> None:
-        """Print nothing from now on. Rich would exit the program here."""
+        """Stop printing from now on. Rich would exit the program here."""
         self.quiet = True
 
     def _check_buffer(self) -> None:
@@ -51,13 +52,13 @@ class BrokenPipeConsole(Console):
 
 
 class ConsoleLogger(Logger):
-    """A logger that shows a progress bar on a terminal, and plain lines elsewhere. train.log gets every line too.
+    """A logger that shows a progress bar on a terminal, and plain lines elsewhere. It writes every line to train.log.
 
     Args:
         console: the console of the user.
         log_file: a console that writes to train.log.
         max_steps: last optimizer step of the run.
-        lines: metrics.jsonl of a resumed run, up to the step where it resumes.
+        lines: lines of metrics.jsonl of a resumed run, up to the step at which it resumes.
         validation_due: whether a validation follows a step. If so, the validation's line is the step's only line.
     """
 
@@ -104,7 +105,7 @@ class ConsoleLogger(Logger):
     def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
         """Show the latest loss, validation loss, speed and time left, from scalars by tag.
 
-        Ignore scalars without a step, which a user's callback may log.
+        Ignore scalars without a step. A user's callback may log them.
         """
         if step is None:
             return
@@ -115,7 +116,7 @@ class ConsoleLogger(Logger):
         self._store(metrics, step)
 
         validated = "val/loss" in metrics
-        # On a terminal, the bar moves with every point. Elsewhere lines stay visible, so print fewer of them.
+        # On a terminal, the bar moves with every point. Elsewhere lines stay visible, so print fewer lines.
         if self.console.is_terminal:
             self._draw_bar(step, now)
         is_progress = now - self._last_printed >= PLAIN_SECONDS and not self._validation_due(step)
@@ -151,7 +152,7 @@ class ConsoleLogger(Logger):
                 console.print(line, markup=False, highlight=False, emoji=False)
 
     def final_table(self) -> list[str]:
-        """Return a table of validations, with the last and the best one, as lines of at most 71 characters.
+        """Return a table of validations, including the last and the best validation, as lines of at most 71 characters.
 
         The list is empty if the run has no validation.
         """
@@ -160,7 +161,8 @@ class ConsoleLogger(Logger):
 
         last = len(self.validations) - 1
         best = min(range(last + 1), key=lambda i: _ordered(self.validations[i]["val/loss"]))
-        # Of a long run, show the first and the last validation, others evenly between them, and always the best one.
+        # For a long run, show the first and the last validation, some evenly spaced validations between them, and the
+        # best validation.
         evenly_spaced = [round(i * last / (ROWS - 1)) for i in range(ROWS)]
         shown = sorted({best, *evenly_spaced})
 
@@ -186,7 +188,7 @@ class ConsoleLogger(Logger):
             self._bar = None
 
     def _draw_bar(self, step: int, now: float) -> None:
-        """Update the progress bar; create it first if needed."""
+        """Create the progress bar if needed, and update it."""
         if self._bar is None:
             self._bar = Progress(
                 TextColumn("step {task.completed:.0f}/{task.total:.0f}"),
@@ -202,9 +204,10 @@ class ConsoleLogger(Logger):
         self._bar.update(self._task, completed=step, description=str(text))
 
     def _progress_text(self, step: int, now: float, *, validated: bool) -> Text:
-        """Return the known values of: loss, validation loss or speed, and time left.
+        """Return the loss, the validation loss or the speed, and the time left, as far as they are known.
 
-        80 characters are too few for both: lines of a validation show the validation loss, all other lines the speed.
+        80 characters are too few for validation loss and speed. Lines of a validation show the validation loss. All
+        other lines show the speed.
         """
         parts = []
         if "train/loss" in self._latest:
@@ -223,7 +226,7 @@ class ConsoleLogger(Logger):
         return Text("  ").join(parts)
 
     def _trend(self) -> Text:
-        """Return the latest validation loss, an arrow (down or up since the previous one), and a sparkline.
+        """Return the latest validation loss, an arrow (down or up from the previous loss), and a sparkline.
 
         An ASCII console gets no sparkline.
         """
@@ -243,7 +246,7 @@ class ConsoleLogger(Logger):
 
 
 def sparkline(values: Sequence[float]) -> str:
-    """Draw each value as one block character, scaled linearly from the lowest to the highest; "?" if not finite."""
+    """Return one block character per value, scaled linearly from the lowest to the highest value; "?" if not finite."""
     finite = [value for value in values if math.isfinite(value)]
     low = min(finite, default=0.0)
     spread = max(finite, default=0.0) - low or math.inf  # equal values all have the lowest block

@@ -1,4 +1,4 @@
-"""Functions that callbacks log with, and MetricsLogger, which writes metrics.jsonl in every run.
+"""Logging functions for callbacks, and the MetricsLogger that writes metrics.jsonl in every run.
 
 Every logger receives scalars. Only a RunLogger receives samples, tables and images.
 """
@@ -23,14 +23,14 @@ Entries = Mapping[str, Any]
 
 
 class RunLogger(Logger):
-    """A logger that accepts samples, tables and images too, and writes directly into a run's folder.
+    """A logger that also accepts samples, tables and images, and that writes directly into a run's folder.
 
     Subclasses implement write() and flush(). Loggers of other libraries get only scalars. They may have methods with
-    the same names but other arguments, such as log_image of Weights & Biases.
+    the same names but different arguments, such as log_image of Weights & Biases.
 
     Args:
         save_dir: the run's folder.
-        on_error: receives the first OSError, and the run continues; None to raise every OSError. May be set later.
+        on_error: receives the first OSError, and then the run continues. None raises every OSError. May be set later.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class RunLogger(Logger):
 
     @rank_zero_only
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
-        """Write scalars, by tag. Ignore scalars without a step, which a user's callback may log."""
+        """Write scalars, by tag. Ignore scalars without a step. A user's callback may log them."""
         if step is None:
             return
         # A user's callback may log a tensor or a NumPy number.
@@ -67,7 +67,7 @@ class RunLogger(Logger):
 
     @rank_zero_only
     def log_table(self, tag: str, rows: Sequence[Sequence[str]], step: int) -> None:
-        """Write a table; the first row holds the headings."""
+        """Write a table. The first row contains the headings."""
         self.attempt(lambda: self.write(step, {tag: [list(row) for row in rows]}))
 
     @rank_zero_only
@@ -81,7 +81,7 @@ class RunLogger(Logger):
         self.attempt(self.flush)
 
     def attempt(self, write: Callable[[], None]) -> None:
-        """Call write; pass its first OSError to on_error."""
+        """Call write. Pass the first OSError of this logger to on_error."""
         try:
             write()
         except OSError as error:
@@ -98,12 +98,12 @@ class RunLogger(Logger):
 
     @property
     def name(self) -> str:
-        """Empty: no folder of its own in save_dir."""
+        """Empty, because the logger has no folder of its own in save_dir."""
         return ""
 
     @property
     def version(self) -> str:
-        """Empty: no folder of its own in save_dir."""
+        """Empty, because the logger has no folder of its own in save_dir."""
         return ""
 
     def log_hyperparams(self, *args: object, **kwargs: object) -> None:
@@ -117,7 +117,7 @@ class MetricsLogger(RunLogger):
     """
 
     def write(self, step: int, entries: Entries) -> None:
-        """Append a line. Write an image to a file in pictures/, and its name into the line."""
+        """Append a line. Write an image to a file in pictures/, and write the name of this file into the line."""
         named = {}
         for tag, value in entries.items():
             named[tag] = value
@@ -130,7 +130,7 @@ class MetricsLogger(RunLogger):
                 with replacing(path) as file:
                     file.write(value)
 
-        # A user's metric may also be named step or time; do not let it replace ours.
+        # A user's metric may have the name step or time. It must not replace our values.
         own = {STEP: step, TIME: round(time.time(), 3)}
         self._append(line_of({**own, **named, **own}))
         self.has_failed = False
@@ -166,7 +166,7 @@ class LinePrinter(Protocol):
 
 
 def log(trainer: L.Trainer, metrics: dict[str, float], *, step: int | None = None) -> None:
-    """Send scalars, by tag, to every logger of a run, at an optimizer step; None for the latest step."""
+    """Send scalars, by tag, to every logger of a run. step is the optimizer step; None for the latest step."""
     if step is None:
         step = trainer.global_step
     for logger in trainer.loggers:

@@ -22,19 +22,19 @@ EVENT_FILES = "events.out.tfevents.*"  # TensorBoard's names, in the run folder
 ENTITIES = str.maketrans({character: f"&#{ord(character)};" for character in "\\`*_[]<>&|~\r\n"})
 RULE = "\n\n---\n\n"  # Markdown's horizontal rule, between two samples
 
-# TensorBoard stores numbers as float64, which is exact for whole numbers below this limit.
+# TensorBoard stores numbers as float64. It is exact for whole numbers below this limit.
 LARGEST_NUMBER = 2**53
 
 
 class EventLogger(RunLogger):
     """A logger that writes TensorBoard events directly into the run folder.
 
-    After a disk error it writes no more events. metrics.jsonl continues the curves, and a resumed run rewrites all
-    events from it.
+    After a disk error it stops writing events. The curves continue in metrics.jsonl, and a resumed run rewrites all
+    events from that file.
     """
 
     _writer: FileWriter | None = None  # opened by the first event
-    _descriptor: int | None = None  # of the open folder, if its name is not UTF-8
+    _descriptor: int | None = None  # descriptor of the open folder, if its name is not UTF-8
 
     @rank_zero_only
     def rewrite(self, lines: Sequence[Line]) -> None:
@@ -59,7 +59,7 @@ class EventLogger(RunLogger):
             self.write(line[STEP], entries, line.get(TIME))
 
     def write(self, step: int, entries: Entries, now: float | None = None) -> None:
-        """Write events with the time now, in seconds since 1970; None for the current time."""
+        """Write events at the time `now`, in seconds since 1970; None for the current time."""
         numbers = {tag: float(value) for tag, value in entries.items() if is_number(value)}
         if numbers:
             self._add(_scalars(numbers), step, now)
@@ -125,7 +125,7 @@ class EventLogger(RunLogger):
         path = str(self.folder)
         if encodable(path) == path:
             return path
-        # Names in other encodings exist only on Linux, which has a second path for each open folder.
+        # Names in other encodings exist only on Linux. Linux has a second path for each open folder.
         self._descriptor = os.open(self.folder, os.O_RDONLY)
         return f"/proc/self/fd/{self._descriptor}"
 
@@ -137,14 +137,14 @@ def _scalars(numbers: dict[str, float]) -> Summary:
 
 
 def _image(tag: str, png: bytes) -> Summary:
-    """Return an event with an image. A PNG file stores its width and height from its 17th byte on."""
+    """Return an event with an image. In a PNG file, width and height start at the 17th byte."""
     width, height = struct.unpack(">II", png[16:24])
     image = Summary.Image(encoded_image_string=png, width=width, height=height, colorspace=4)
     return Summary(value=[Summary.Value(tag=encodable(tag), image=image)])
 
 
 def _hparams_value(value: object) -> float | str:
-    """Convert a value for TensorBoard's HParams page: to a number or a string; True, None and lists become strings."""
+    """Convert a value for TensorBoard's HParams page to a number or a string. True, None and lists become strings."""
     if type(value) is int and abs(value) < LARGEST_NUMBER:
         return value
     if type(value) is float:

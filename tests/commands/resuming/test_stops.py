@@ -201,7 +201,7 @@ def test_slurms_signal_saves_and_requeues_and_the_same_command_goes_on(
     assert code == 128 + signal.SIGUSR1
     step = int(re.search(r"^stopped  by SIGUSR1 at step (\d+); saved as runs/77/", out, re.M)[1])
     assert step == last(tmp_path / "runs" / "77")["global_step"]
-    assert "requeue  job 77 requeued; a command with folder=" in out
+    assert "requeue  job 77 requeued;" in out
     assert (tmp_path / "asked").read_text() == "requeue 77\n"
 
     # A job that its user cancels is not requeued.
