@@ -1,6 +1,6 @@
 """Optimizers with their parameter groups, and learning rate schedules as functions of the step.
 
-Names of this package load on first use, so gptmini can check settings without importing torch.
+Each name is imported at its first use. So gptmini can check settings without importing torch.
 """
 
 from importlib import import_module

@@ -19,10 +19,10 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, multiplier: float) -> No
 def skip_step_if(optimizer: torch.optim.Optimizer, not_finite: Tensor) -> None:
     """Make the optimizer skip its next step if not_finite is 1.0, or take a normal step if it is 0.0.
 
-    Muon and torch's fused Adam and AdamW read the flag on the device, as with torch's GradScaler, so the host does not
-    wait. For all other optimizers the host reads the flag and drops the gradients. torch's fused SGD is one of them: if
-    it skipped its first step by the flag, it would continue with an uninitialized momentum. Adam and AdamW on Apple's
-    GPUs ignore the flag, so the gradients are dropped there too.
+    Muon and torch's fused Adam and AdamW read the flag on the device, so the host does not wait. torch's GradScaler
+    sets the same flag. For all other optimizers, including torch's fused SGD, the host reads the flag and drops the
+    gradients. If fused SGD skipped its first step by the flag, it would continue with an uninitialized momentum. On
+    Apple's GPUs, Adam and AdamW ignore the flag, so the host drops the gradients there, too.
 
     Args:
         not_finite: scalar on the weights' device: 1.0 if the loss or a gradient is not finite, else 0.0.

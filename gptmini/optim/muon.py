@@ -12,11 +12,11 @@ from torch.optim.adamw import adamw
 
 from gptmini.optim.owners import orthogonalize_by_owner
 
-# a, b and c of a x + b (x x^T) x + c (x x^T)^2 x. Repeated, it moves singular values in (0, 1] towards 1.
-# Source: Jordan et al. 2024.
+# a, b and c of the polynomial a x + b (x x^T) x + c (x x^T)^2 x. If the polynomial is applied several times, it moves
+# singular values in (0, 1] towards 1. Source: Jordan et al. 2024.
 QUINTIC = (3.4445, -4.7750, 2.0315)
 SMALLEST_NORM = 1e-7  # avoids division by 0 for a matrix of zeros
-# Optimizer state of each parameter, besides its step count, by the kind of its group.
+# Names of the optimizer state of each parameter, by the kind of its group. Each parameter also has a step count.
 MOMENTS = {"muon": ("momentum",), "adamw": ("exp_avg", "exp_avg_sq")}
 
 
@@ -24,8 +24,9 @@ def orthogonalize(matrices: Tensor, ns_steps: int) -> Tensor:
     """Approximate the closest matrices with orthonormal rows by Newton-Schulz iteration, in the matrices' dtype.
 
     Args:
-        matrices: (n, rows, columns), with no more rows than columns.
-        ns_steps: iterations; 5 bring all singular values, except the smallest, to within about 0.3 of 1.
+        matrices: (n, rows, columns), with at most as many rows as columns.
+        ns_steps: number of iterations. 5 iterations bring all singular values, except the smallest, close to 1: the
+            distance is at most about 0.3.
 
     Returns (n, rows, columns).
     Source: Jordan et al. 2024, "Muon: an optimizer for hidden layers in neural networks".
@@ -50,9 +51,9 @@ class _Batch(NamedTuple):
 
 
 class _Update(NamedTuple):
-    """A matrix and Muon's update direction, both transposed if the matrix has more rows than columns.
+    """A matrix and Muon's update direction. Both are transposed if the matrix has more rows than columns.
 
-    If the matrix is sharded, both are this device's shard.
+    If the matrix is sharded, matrix and direction are this device's shards.
     """
 
     matrix: Tensor  # (rows, columns), a view of the parameter
@@ -64,12 +65,12 @@ class _Update(NamedTuple):
 class MuonAdamW(torch.optim.Optimizer):
     """An optimizer that applies Muon to groups of kind "muon", and AdamW to groups of kind "adamw".
 
-    Muon treats queries, keys and values of a block as one matrix: three matrices do not learn faster. On a GPU with
-    bfloat16, directions are orthogonalized in bfloat16, whatever the precision of training.
+    Muon treats queries, keys and values of a block as one matrix, because three matrices do not learn faster. On a GPU
+    with bfloat16, directions are orthogonalized in bfloat16 for every precision of training.
 
-    found_inf is None or a scalar on the weights' device, as torch's GradScaler sets it on a fused optimizer. If it is
-    1.0, the next step changes nothing: no weights, no optimizer state and no step counts. The host does not wait for
-    the flag, so the step counts are on the device too.
+    found_inf is None or a scalar on the weights' device. torch's GradScaler sets the same attribute on a fused
+    optimizer. If it is 1.0, the next step does not change the weights, the optimizer state or the step counts. The host
+    does not wait for the flag, so the step counts are on the device, too.
 
     With several devices, each device orthogonalizes its own matrices. Parameters that FSDP2 shards are recognised as
     DTensors. If every device has all parameters, as under DDP, set mesh to the devices. All devices must then step with
@@ -83,7 +84,7 @@ class MuonAdamW(torch.optim.Optimizer):
     def __init__(self, groups: list[dict]) -> None:
         for group in groups:
             if group["kind"] == "muon":
-                # torch's flag for step counts on the device: load_state_dict then keeps them there.
+                # With this flag of torch, load_state_dict keeps the step counts on the device.
                 group["capturable"] = True
         super().__init__(groups, {})  # no defaults: every group is complete
         self.found_inf: Tensor | None = None
@@ -121,7 +122,7 @@ class MuonAdamW(torch.optim.Optimizer):
         states = [self.state[parameter] for parameter in trained]
         beta1, beta2 = group["betas"]
 
-        # AdamW is elementwise, so a device can step its shard of every parameter.
+        # AdamW is elementwise, so a device can update its shard of every parameter.
         adamw(
             params=[_local(parameter) for parameter in trained],
             grads=[_local(parameter.grad) for parameter in trained if parameter.grad is not None],
@@ -188,7 +189,7 @@ class MuonAdamW(torch.optim.Optimizer):
         return directions.to(dtype)
 
     def _updates(self, trained: list[Tensor], momentum: Tensor, applied: Tensor) -> list[_Update]:
-        """Update the momentum of each matrix, and return each matrix with its direction, the Nesterov momentum."""
+        """Update the momentum of each matrix. Return each matrix with its direction, which is the Nesterov momentum."""
         dtype = trained[0].dtype
         weight_of_gradient = (1 - momentum).to(dtype)
         weight_of_momentum = momentum.to(dtype)
@@ -205,7 +206,8 @@ class MuonAdamW(torch.optim.Optimizer):
             direction = gradient.lerp(kept_momentum, weight_of_momentum)
 
             # For inputs of size 1, an orthogonalized update with more rows (outputs) than columns (inputs) moves each
-            # output only by sqrt(columns / rows). The factor is its inverse, so one rate suits outputs of any width.
+            # output only by sqrt(columns / rows). rate_factor is the inverse of this number. So one learning rate suits
+            # outputs of any width.
             n_rows, n_columns = matrix.shape
             rate_factor = max(1.0, n_rows / n_columns) ** 0.5
             local = _local(matrix)
@@ -222,10 +224,10 @@ def momentum_at(count: Tensor, first: float, last: float, warmup_steps: int) -> 
     Args:
         count: scalar on any device; the host does not read it.
         first: momentum at count 0.
-        last: momentum from count warmup_steps on.
+        last: momentum at count warmup_steps and later.
         warmup_steps: optimizer steps from first to last; 0 to start with last.
 
-    Returns a scalar on the device of count, float64; float32 on Apple's GPUs, which have no float64.
+    Returns a float64 scalar on the device of count. On Apple's GPUs it is float32, because they do not support float64.
     """
     if count.device.type != "mps":
         count = count.double()
@@ -249,7 +251,7 @@ def _batch_of(matrix: Tensor) -> _Batch:
 
     (placement,) = matrix.placements
     assert isinstance(placement, Shard)
-    # Of (n, rows, columns), rows are dimension 1.
+    # In the shape (n, rows, columns), rows are dimension 1.
     sharded_dim = 1 - placement.dim if is_transposed else placement.dim
     return _Batch(shape, matrix.device_mesh, Shard(1 + sharded_dim))
 

@@ -25,7 +25,7 @@ class RateFactors(TypedDict, total=False):
 
     matrices: Rate  # weights with two dimensions in the blocks
     embedding: Rate  # token and position embeddings
-    unembedding: Rate  # also if it is tied to the token embedding
+    unembedding: Rate  # the unembedding, even if it is tied to the token embedding
     scalars: Rate  # gains, biases and all other parameters
 
 
@@ -44,7 +44,7 @@ class AdamWSettings:
     lr_scale: RateFactors = field(default_factory=RateFactors)
 
     def build(self, model: "torch.nn.Module") -> "torch.optim.AdamW":
-        """Build the optimizer of a model's trained parameters; those with at least two dimensions get weight decay."""
+        """Build the optimizer of a model's trained parameters. Only matrices get weight decay."""
         import torch
 
         from gptmini.optim.groups import sort_parameters
@@ -90,10 +90,10 @@ class MuonSettings:
 
     lr: Rate  # peak learning rate of Muon; a schedule multiplies it and the three rates of AdamW
     embedding_lr: Rate  # peak learning rate of the token and position embeddings
-    # Peak learning rate of the unembedding, also if it is tied to the token embedding.
+    # Peak learning rate of the unembedding, even if it is tied to the token embedding.
     unembedding_lr: Rate
     scalar_lr: Rate  # peak learning rate of gains, biases and all other parameters
-    momentum: Pair  # Muon's momentum on the first step, and from momentum_warmup_steps on
+    momentum: Pair  # Muon's momentum at the first step, and after momentum_warmup_steps steps
     # Optimizer steps over which the momentum changes linearly.
     momentum_warmup_steps: NonNegativeInt
     ns_steps: PositiveInt  # Newton-Schulz iterations of each orthogonalization

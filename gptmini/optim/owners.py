@@ -1,8 +1,9 @@
 """Muon on several devices: each device orthogonalizes its own matrices, and all devices get the result.
 
-Orthogonalization needs the full matrix and much computation. Each device owns an equal number of consecutive matrices
-of one shape. If they do not divide evenly, the last devices own fewer or no matrices. The result equals that of one
-device bit for bit, because every matrix is orthogonalized separately.
+Orthogonalization needs the full matrix and much computation. All matrices of one shape are divided among the devices.
+Each device owns the same number of consecutive matrices. If the division leaves a remainder, the last devices own fewer
+matrices or do not own any. The result is bit for bit the same as on one device, because every matrix is orthogonalized
+separately.
 """
 
 from collections.abc import Callable
@@ -24,13 +25,13 @@ def orthogonalize_by_owner(
     """Orthogonalize matrices of one shape, each on the device that owns it; collective.
 
     If every device has all matrices, one all-gather distributes the results. If each device has a shard of every
-    matrix, one exchange sends the shards to the owners, and another one sends the results back.
+    matrix, one exchange sends the shards to the owners. A second exchange sends the results back.
 
     Args:
         matrices: this device's part of n matrices, (n, rows, columns).
-        orthogonalize: maps (k, rows, columns) to the same shape, each matrix separately, for any k above 0.
+        orthogonalize: orthogonalizes k matrices separately, for any k above 0: (k, rows, columns) to the same shape.
         mesh: the devices, in one dimension. All devices must call this for the same matrices.
-        placement: Replicate() if each device has all matrices; Shard(1) or Shard(2) if each has some rows or columns.
+        placement: Replicate() if each device has all matrices; Shard(1) if it has some rows, Shard(2) if some columns.
         shape: rows and columns of a full matrix.
 
     Returns this device's part of the results, in the shape of matrices.
@@ -52,6 +53,6 @@ def orthogonalize_by_owner(
     to_owners = [Shard(0)]
     own = spread(matrices, placement).redistribute(placements=to_owners).to_local()
     if len(own):
-        # Another memory layout would change the order of summation, and so the result.
+        # A different memory layout would change the order of summation. This would change the result.
         own = orthogonalize(own.contiguous())  # (k, rows, columns)
     return spread(own, Shard(0)).redistribute(placements=[placement]).to_local()

@@ -68,6 +68,6 @@ class TrapezoidSchedule(_WarmedUp):
 
 
 def _progress(step: int, max_steps: int, start: int) -> float:
-    """Return the completed fraction of the decay: 0 up to step start, 1 from the last step of the run on."""
+    """Return the completed fraction of the decay: 0 until step start, 1 at the last step of the run and later."""
     fraction = (step - start) / max(1, max_steps - 1 - start)
     return min(1.0, max(0.0, fraction))
