@@ -15,7 +15,7 @@ RANGE = re.compile(r"\b(\d+)-(\d+)\b")  # range of blocks, such as 0-5
 
 
 def adapt(model: GPT, config: GPTConfig) -> GPT:
-    """Return a float32 copy of a GPT under a config that differs only in dropout or in a shorter context.
+    """Return a float32 copy of a GPT with another config. Only the dropout may differ, and the context may be shorter.
 
     Learned positions beyond the shorter context are dropped. Rotary positions have no weights.
     """
@@ -39,7 +39,7 @@ def freeze(model: GPT, prefixes: Sequence[str]) -> int:
             blocks.0-5.
 
     Returns the number of frozen parameters, counted like GPT.n_parameters.
-    Raises UserError if a prefix matches no weights, or if no weights are left to train.
+    Raises UserError if a prefix does not match any weights, or if all weights would be frozen.
     """
     named = dict(model.named_parameters())
     frozen = set()
@@ -48,7 +48,7 @@ def freeze(model: GPT, prefixes: Sequence[str]) -> int:
             found = [name for name in named if f"{name}.".startswith(f"{start}.")]
             if not found:
                 raise UserError(
-                    f"freeze={prefix} matches no weights of this model; {_hint(prefix, model)}"
+                    f"freeze={prefix} does not match any weights of this model; {_hint(prefix, model)}"
                 )
             frozen.update(found)
 
@@ -60,7 +60,7 @@ def freeze(model: GPT, prefixes: Sequence[str]) -> int:
 
 
 def _expand_range(prefix: str) -> Iterator[str]:
-    """Expand a range in a prefix: blocks.0-1 gives blocks.0 and blocks.1; a prefix without a range gives itself."""
+    """Expand a range in a prefix: blocks.0-1 gives blocks.0 and blocks.1. Any other prefix is unchanged."""
     span = RANGE.search(prefix)
     if span is None or int(span[1]) > int(span[2]):
         yield prefix

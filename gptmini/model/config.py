@@ -18,12 +18,12 @@ VOCAB_MULTIPLE = 64  # tile width at which GPU matrix products run at full speed
 # a limit, a damaged checkpoint with a huge context_length would fill the memory.
 LARGEST_TABLE = 2**26
 
-# Default of norm_eps, which a norm adds to the mean square. Values of GPT-2 (layernorm) and nanochat (rmsnorm).
+# Defaults of norm_eps, which a norm adds to the mean square. They come from GPT-2 (layernorm) and nanochat (rmsnorm).
 NORM_EPS = {"layernorm": 1e-5, "rmsnorm": 1e-6}
 
 # Token ids use at most 32 bits. All other sizes are much smaller.
 Size = Annotated[int, Field(ge=1, le=2**32)]
-# Far above any real model. A million layers, given by mistake, would fill the memory.
+# This limit is far above any real model. A million layers, given by mistake, would fill the memory.
 Layers = Annotated[int, Field(ge=1, le=10_000)]
 # Each previous token costs a pass over the batch. Above 64, attention is cheaper.
 Smeared = Annotated[int, Field(ge=0, le=64)]
@@ -34,8 +34,8 @@ PositiveFactor = Annotated[float, Field(gt=0)]
 class RotaryScaling(TypedDict):
     """Scaling of rotary frequencies in a model with a lengthened context.
 
-    With factor alone, all frequencies are divided by it. With all four fields, high frequencies are kept, as in
-    Llama 3: see gptmini.attention.rotary.scale_frequencies.
+    If only factor is set, all frequencies are divided by it. If all four fields are set, high frequencies are kept, as
+    in Llama 3: see gptmini.attention.rotary.scale_frequencies.
     """
 
     factor: PositiveFactor  # divisor of the frequencies
@@ -69,7 +69,7 @@ class ModelSettings:
     n_kv_heads: Size | None = None  # G, key and value heads; divides H; None for H
     d_head: Size | None = None  # D, width of one head; None for C / H
     d_ff: Size | None = None  # F, width inside the MLP; None for 4 C
-    # Whether attention projections have a bias; qkv: only those of queries, keys and values; None: same as bias.
+    # Whether attention projections have a bias; qkv: only queries, keys and values have it; None: same as bias.
     attention_bias: bool | Literal["qkv"] | None = None
     norm_gain: bool = False  # whether rmsnorm has learned gains
     norm_eps: PositiveFactor | None = None  # added to the mean square; None: see NORM_EPS
@@ -79,8 +79,8 @@ class ModelSettings:
     rotary_base: PositiveFactor | None = None
     # None keeps the frequencies. A dict cannot be hashed, so the hash of the settings leaves this field out.
     rotary_scaling: RotaryScaling | None = field(default=None, hash=False)
-    # Longest input in tokens, if rotary weights are fine-tuned with a context_length shorter than their original one;
-    # None: context_length.
+    # Longest input in tokens, if rotary weights are fine-tuned with a context_length that is shorter than their
+    # original context; None: context_length.
     full_context_length: Size | None = None
     # RMS-normalise queries and keys after the rotation; gain: before the rotation, with learned gains.
     qk_norm: bool | Literal["gain"] = False
@@ -132,7 +132,7 @@ class ModelSettings:
 
         if self.rotary_scaling is not None and len(self.rotary_scaling) not in (1, 4):
             raise ValueError(
-                "rotary_scaling must have factor alone, or also low_freq_factor, high_freq_factor "
+                "rotary_scaling must have only factor, or factor, low_freq_factor, high_freq_factor "
                 f"and original_context_length, got {', '.join(self.rotary_scaling)}"
             )
         return self

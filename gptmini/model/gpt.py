@@ -18,7 +18,7 @@ from gptmini.model.layers import Linear, new_norm
 from gptmini.model.smear import Smear
 from gptmini.settings import STRICT, Seed
 
-GPT2_STD = 0.02  # GPT-2 (Radford et al. 2019) keeps the N(0, 0.02) of GPT
+GPT2_STD = 0.02  # GPT-2 (Radford et al. 2019) uses N(0, 0.02), like GPT
 
 # Weights with one row for each token id, plus padding rows.
 VOCABULARY = ("embedding.weight", "unembedding.weight")
@@ -53,7 +53,7 @@ class GPT(nn.Module):
             self.embedding_norm = new_norm(config)
         self.dropout = nn.Dropout(config.dropout)
 
-        # ModuleList has no type for its elements, so a cast tells the type checker.
+        # ModuleList does not have a type for its elements, so cast it for the type checker.
         blocks = nn.ModuleList(Block(config) for _ in range(config.n_layers))
         self.blocks = cast("Sequence[Block]", blocks)
 
@@ -65,7 +65,7 @@ class GPT(nn.Module):
     def forward(self, tokens: Tensor, cache: GPTCache | None = None) -> Tensor:
         """Return the logits (B, T, V) of the next token at each position of int64 (B, T).
 
-        A cache provides keys and values of earlier positions, and stores those of the new positions.
+        A cache provides the keys and values of earlier positions, and it stores the new keys and values.
         Raises ValueError if the positions exceed config.longest_input or the capacity of the cache.
         """
         return self.unembed(self.hidden(tokens, cache))
@@ -77,7 +77,7 @@ class GPT(nn.Module):
         *,
         dtype: torch.dtype | None = None,
     ) -> Tensor:
-        """Return the residual stream after the last norm: (B, T) to (B, T, C); arguments and errors as in forward.
+        """Return the residual stream after the last norm: (B, T) to (B, T, C). Arguments and errors: see forward.
 
         dtype is the dtype of all activations: each layer casts its weights to the dtype of its input. None: the dtype
         of the embedding.
@@ -122,7 +122,7 @@ class GPT(nn.Module):
     def unembed(self, hidden: Tensor, weight: Tensor | None = None) -> Tensor:
         """Return logits (B, T, V) for hidden states (B, T, C), with the softcap of the config.
 
-        weight is the unembedding weight in the dtype of hidden, if the caller has cast it once for many calls.
+        weight is the unembedding weight in the dtype of hidden. Pass it to cast the weight only once for many calls.
         """
         if weight is not None:
             padded = F.linear(hidden, weight)  # (B, T, V padded)
@@ -195,7 +195,8 @@ class GPT(nn.Module):
     def flops_per_token(self) -> int:
         """Floating-point operations to train on one token of a full context.
 
-        6 for each matrix weight, plus 12 N H D T for attention. Embedding look-ups are free; the unembedding counts.
+        They are 6 for each weight of a matrix, and 12 N H D T for attention. Embedding look-ups are free, but the
+        unembedding counts.
         Source: Chowdhery et al. 2022, appendix B.
         """
         config = self.config
@@ -208,11 +209,11 @@ class GPT(nn.Module):
         return 6 * (blocks + unembedding) + attention
 
     def _initialise(self) -> None:
-        """Initialise the weights as config.init says; biases start at 0, gains at 1."""
+        """Initialise the weights as config.init says. Biases start at 0, and gains start at 1."""
         gpt2 = self.config.init == "gpt2"
         for module in self.modules():
             if isinstance(module, nn.Linear):
-                # 1 / sqrt(fan in) gives outputs the variance of the inputs. GPT-2 uses one number for all widths.
+                # A std of 1 / sqrt(fan in) gives outputs the variance of the inputs. GPT-2 uses one std for all widths.
                 std = GPT2_STD if gpt2 else module.in_features**-0.5
                 nn.init.normal_(module.weight, std=std)
                 if module.bias is not None:
@@ -251,13 +252,13 @@ def check_seed(seed: Seed) -> None:
 
 
 def meta_gpt(config: GPTConfig) -> GPT:
-    """Return a GPT on the meta device, with shapes but no data: wrong sizes in a file then cost no memory."""
+    """Return a GPT on the meta device. It has shapes but no data, so wrong sizes in a file do not take memory."""
     with torch.device("meta"), _SkipNormal():
         return GPT(config)
 
 
 class _SkipNormal(TorchFunctionMode):
-    """Skips nn.init.normal_: on the meta device, torch would import its compiler for normal_, which takes a second."""
+    """Skips nn.init.normal_. On the meta device, torch would import its compiler for it, and this takes a second."""
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
         options = kwargs or {}

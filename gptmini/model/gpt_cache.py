@@ -1,4 +1,4 @@
-"""The decoding cache of a GPT: everything that it keeps of earlier positions."""
+"""The decoding cache of a GPT: the values of earlier positions that later positions need."""
 
 from collections.abc import Sequence
 
@@ -49,7 +49,7 @@ class GPTCache:
         return self.attention.tensors + [history.buffer for history in self.histories]
 
     def fill(self, rows: Sequence[int], other: "GPTCache", n_tokens: int) -> None:
-        """Copy the first n_tokens positions of each row of other into these rows; the caller sets the lengths."""
+        """Copy the first n_tokens positions of each row of other into these rows. The caller sets the lengths."""
         index = torch.tensor(rows, device=self.slots.device)  # (n,)
         self.attention.fill(index, other.attention, n_tokens)
         for mine, theirs in zip(self.histories, other.histories, strict=True):

@@ -19,7 +19,7 @@ def relu2(x: Tensor) -> Tensor:
 
 
 class LayerNorm(nn.LayerNorm):
-    """Layer norm (Ba et al. 2016) in the dtype of its input; each call casts gain and bias to it."""
+    """Layer norm (Ba et al. 2016) in the dtype of its input. Each call casts gain and bias to this dtype."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Map (..., C) to (..., C)."""
@@ -28,7 +28,7 @@ class LayerNorm(nn.LayerNorm):
 
 
 class RMSNorm(nn.RMSNorm):
-    """RMS norm (Zhang and Sennrich 2019, section 4) in the dtype of its input; each call casts the gain to it."""
+    """RMS norm (Zhang and Sennrich 2019, section 4) in the dtype of its input. Each call casts the gain."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Map (..., C) to (..., C)."""
@@ -37,7 +37,7 @@ class RMSNorm(nn.RMSNorm):
 
 
 def new_norm(settings: ModelSettings) -> nn.Module:
-    """Return a norm over the residual stream; layernorm always has a gain, rmsnorm never has a bias."""
+    """Return a norm over the residual stream. layernorm always has a gain. rmsnorm never has a bias."""
     eps = settings.norm_eps or NORM_EPS[settings.norm]
     if settings.norm == "layernorm":
         return LayerNorm(settings.d_model, eps=eps, bias=settings.bias)
@@ -59,7 +59,7 @@ GATED = ("swiglu",)
 
 
 class MLP(nn.Module):
-    """Two projections with a nonlinearity between them, for each position alone; a gated MLP has a third, the gate."""
+    """Two projections with a nonlinearity between them, for each position. A gated MLP has a third: the gate."""
 
     def __init__(self, d_model: int, d_ff: int, *, activation: str, bias: bool) -> None:
         """Create C -> F -> C; activation is a key of ACTIVATION."""

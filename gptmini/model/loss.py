@@ -1,4 +1,4 @@
-"""Cross-entropy of the next token, computed at once or in pieces that need less memory for logits."""
+"""Cross-entropy of the next token. It can be computed in pieces that need less memory for logits."""
 
 from collections.abc import Iterator
 
@@ -9,8 +9,9 @@ from torch.nn import functional as F
 
 from gptmini.model.gpt import GPT
 
-LOGITS_AT_ONCE = 2**24  # 64 MB in float32; computing the loss takes several times as much
-# Just below 32 MB in float32. With gptmini.hardware.keep_freed_memory, each step has to allocate larger tensors anew.
+LOGITS_AT_ONCE = 2**24  # 64 MB in float32; computing the loss takes several times this memory
+# Just below 32 MB in float32. Larger tensors are allocated again in each step, even after a call of
+# gptmini.hardware.keep_freed_memory.
 LOGITS_AT_ONCE_ON_CPU = 2**23 - 1
 
 
@@ -24,7 +25,7 @@ def training_loss(
 ) -> Tensor:
     """Compute next_token_loss(model(tokens), targets) with at most logits_at_once(device) logits in memory.
 
-    Compiled code holds all logits at once.
+    Compiled code keeps all logits in memory.
 
     Args:
         model: the GPT to train.
@@ -32,10 +33,10 @@ def training_loss(
         targets: int64 (B, T), tokens shifted by one; targets of -100 are not counted.
         counted_share: fraction of counted targets in the entire training text. The sum of the losses is divided by
             B * T * counted_share, not by the counted targets of this batch. Each counted token then has the same
-            weight however a step is divided into micro-batches, and a batch without counted tokens has a loss of 0.
+            weight for every division of a step into micro-batches. A batch without counted tokens has a loss of 0.
         dtype: dtype of all activations. With bfloat16, each layer casts its weights to bfloat16. The loss stays in
-            float32, and so do the statistics of norms and softmax inside torch's kernels. Gradients have the dtype of
-            the weights. None: the dtype of the weights, or the dtype that autocast chooses.
+            float32. Inside torch's kernels, the statistics of norms and softmax stay in float32, too. Gradients have
+            the dtype of the weights. None: the dtype of the weights, or the dtype that autocast chooses.
 
     Returns the mean loss in nats per token, a scalar.
     """
@@ -51,7 +52,7 @@ def training_loss(
 
 
 def logits_at_once(device: torch.device) -> int:
-    """Return the maximum number of logits to hold at once on a device."""
+    """Return the maximum number of logits to keep in memory on a device."""
     return LOGITS_AT_ONCE_ON_CPU if device.type == "cpu" else LOGITS_AT_ONCE
 
 
@@ -95,7 +96,7 @@ class PiecewiseLoss(torch.autograd.Function):
         for rows, row_targets in split_rows(model, hidden, targets):  # (1, n, C), (n,)
             with torch.enable_grad():
                 rows = rows.detach().requires_grad_()  # (1, n, C)
-                # Keep the logits out of a variable: they are then freed before the next piece computes its own.
+                # Do not keep the logits in a variable. They are then freed before the next piece computes its logits.
                 nats = next_token_loss(model.unembed(rows, rounded), row_targets, reduction="sum")
                 share = nats / targets.numel()  # the sum over all pieces is the mean loss
                 inputs = [rows] if weight_grad is None else [rows, rounded]

@@ -13,7 +13,7 @@ X86 = ("x86_64", "AMD64")  # names in Linux and in Windows
 
 
 class PackedLinear(nn.Module):
-    """x W^T + b with a copy of W in oneDNN's own layout, as torch's compiler uses for frozen weights."""
+    """x W^T + b with a copy of W in oneDNN's own layout. torch's compiler uses this layout for frozen weights."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         """Copy the weight (out, in); share the bias (out,)."""
@@ -30,9 +30,9 @@ class PackedLinear(nn.Module):
 def pack(model: GPT) -> GPT:
     """Pack the large matrices of a model for faster decoding on an x86-64 CPU; return the model.
 
-    Does nothing if oneDNN does not support the dtype: it supports float32, and bfloat16 if the CPU has instructions
-    for bfloat16. A packed model can be evaluated and decoded, but not compiled, trained or saved. Weights take as much
-    memory as before, except that a tied embedding is stored twice.
+    Do nothing if oneDNN does not support the dtype. It supports float32. It supports bfloat16 if the CPU has
+    instructions for bfloat16. A packed model can be evaluated and decoded, but not compiled, trained or saved. Weights
+    take as much memory as before, except that a tied embedding is stored twice.
     """
     weight = model.unembedding_weight
     if not _is_computed_by_onednn(weight.dtype):

@@ -1,4 +1,4 @@
-"""Smears: each position adds the positions before it with a gain per channel; cheaper to learn than attention."""
+"""A smear adds the positions before each position, with a gain per channel. It is cheaper to learn than attention."""
 
 import torch
 from torch import Tensor, nn
@@ -26,7 +26,7 @@ class SmearHistory:
         self.slots = slots
 
     def append(self, x: Tensor) -> Tensor:
-        """Store T positions (B, T, C) in the reserved slots; return them with the K positions before, (B, K + T, C)."""
+        """Store T positions x (B, T, C) in the reserved slots. Return the K earlier positions and x, (B, K + T, C)."""
         positions = self.slots.positions
         self.buffer[:, self.n_previous :][self.slots.index] = x
         if isinstance(positions, slice):
@@ -57,8 +57,8 @@ class Smear(nn.Module):
     def forward(self, x: Tensor, history: SmearHistory | None = None) -> Tensor:
         """Map (B, T, C) to (B, T, C).
 
-        history provides the positions before x (zeros at the start of a text) and stores those of x. None: x is the
-        start of the text.
+        history provides the positions before x, which are zeros at the start of a text. It stores the positions of x.
+        None: x is the start of the text.
         """
         n_previous = len(self.gains)
         n_tokens = x.size(1)

@@ -1,7 +1,8 @@
 """The fast path of decoding: one new token per row, with the same result as GPT.forward.
 
 A small model spends the time of a step in Python and torch's dispatcher, not in arithmetic. Therefore DecodingStep
-collects weights and buffers once, calls no modules, slices the views of all layers at once, and works in place.
+collects weights and buffers only once and does not call modules. It slices the views of all layers in one operation and
+works in place.
 """
 
 from collections.abc import Callable
@@ -52,7 +53,7 @@ class DecodingStep:
         if model.config.position == "learned":
             self.positions = model.position_embedding.weight.detach()  # (context_length, C)
         else:
-            # Rotate both halves of a head at once: x * cos + (second, first) * (sin, -sin).
+            # Rotate both halves of a head in one operation: x * cos + (second, first) * (sin, -sin).
             cos = model.rotary_cos.to(self.embedding.dtype)  # (longest_input, D/2)
             sin = model.rotary_sin.to(self.embedding.dtype)  # (longest_input, D/2)
             self.cos = torch.cat((cos, cos), dim=-1)  # (longest_input, D)
@@ -69,7 +70,7 @@ class DecodingStep:
         self.unembed, _ = self._bind_linear(getattr(model, "unembedding", model.embedding))
 
     def __call__(self, tokens: Tensor) -> Tensor:
-        """Return the logits (B, V) after tokens int64 (B,), in inference mode; the next call overwrites them.
+        """Return the logits (B, V) after tokens int64 (B,). The next call overwrites them. Requires inference mode.
 
         Raises ValueError if the cache is full.
         """
@@ -86,7 +87,7 @@ class DecodingStep:
             sin = self.sin[position].unsqueeze(-2)  # ([B,] 1, D)
         x = self.embedding_norm(x)
 
-        # Slice for all layers at once: the visible keys and values, and the slots for the new ones.
+        # Slice the visible keys and values, and the slots for the new keys and values, of all layers together.
         seen = self.buffer.narrow(3, 0, slots.visible)  # (N, B, 2 G, S, D)
         all_keys, all_values = seen.split(self.n_kv_heads, dim=2)  # (N, B, G, S, D) each
         same_position = isinstance(position, int)
@@ -174,7 +175,7 @@ class DecodingStep:
     def _bind_linear(
         self, module: nn.Linear | PackedLinear | nn.Embedding
     ) -> tuple[Function, Tensor]:
-        """Return a function that computes x W^T + b (B, out), and the buffer that it writes each result into.
+        """Return a function that computes x W^T + b (B, out), and the buffer to which it writes each result.
 
         With tied embeddings, the module is the embedding.
         """
