@@ -1,4 +1,4 @@
-"""Attention, from the plain formula to the module that the GPT trains with. Requires only torch."""
+"""Attention, from the plain formula to the module that the GPT trains with. This package requires only torch."""
 
 from gptmini.attention.cache import KVCache, LayerCache, Slots
 from gptmini.attention.causal import CausalMultiHeadAttention

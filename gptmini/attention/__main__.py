@@ -128,8 +128,8 @@ def main() -> None:
     scores = heads["queries"] @ heads["keys"].transpose(-2, -1)  # (H, T, T)
     show(
         "4. Score",
-        "Dot products of queries and keys. Row: the token that looks. "
-        "Column: the token that it looks at.",
+        "Multiply queries by keys. Each row is a token that looks. "
+        "Each column is a token that it looks at.",
         scores=scores,
     )
 
@@ -160,7 +160,7 @@ def main() -> None:
     context = weights @ heads["values"]  # (H, T, D)
     show(
         "8. Mix",
-        "Weights times values: each token's mean of the values, weighted by its row.",
+        "Multiply weights by values. Each token gets a weighted mean of the values.",
         context=context,
     )
 

@@ -12,7 +12,7 @@ class Slots:
     """The cache slots that a forward pass fills, and the slots that it attends to. All layers of a model share them.
 
     Each row is filled from the left. If all rows have the same length, a slice selects the slots. If lengths differ,
-    an index and a mask do.
+    an index and a mask select them.
     """
 
     def __init__(
@@ -24,14 +24,14 @@ class Slots:
         self.device = device
 
         # Number of positions in each row: an int while all rows have the same length, otherwise int64 (B,). The
-        # longest is kept as an int, because reading it from a GPU tensor would wait for the GPU.
+        # longest length is kept as an int, because reading it from a GPU tensor would wait for the GPU.
         self.lengths: int | Tensor = 0
         self.longest = 0
 
         # State of the current pass.
         # positions: the new positions, one slice for all rows or int64 (B, T).
         # index: the same positions as an index into tensors (B, capacity, ...).
-        # visible: S, the number of slots from the left that hold every key any query may see.
+        # visible: S, the number of slots from the left. They contain every key that a query may see.
         self.positions: slice | Tensor = slice(0, 0)
         self.index: tuple = ()
         self.visible = 0
@@ -55,7 +55,7 @@ class Slots:
         visible = self.longest + n_tokens
         if visible > self.capacity:
             raise ValueError(
-                f"a cache of {self.capacity} tokens cannot hold {visible}; encode fewer tokens again"
+                f"a cache of {self.capacity} tokens cannot hold {visible} tokens; encode fewer tokens"
             )
 
         if isinstance(self.lengths, int):
@@ -79,7 +79,7 @@ class Slots:
             self.mask = causal_mask(n_tokens, visible, device=self.device)  # (T, S)
 
     def _take_index(self, lengths: Tensor, n_tokens: int, visible: int) -> None:
-        """Reserve n_tokens slots after the end of each row; S = visible slots may be seen."""
+        """Reserve n_tokens slots after the end of each row. Queries may see S = visible slots."""
         rows = torch.arange(self.batch_size, device=self.device)  # (B,)
         new = torch.arange(n_tokens, device=self.device)  # (T,)
         self.visible = visible
@@ -100,7 +100,7 @@ class LayerCache:
         self.slots = slots
 
     def append(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Store keys and values, (B, T, G, D) each, in the reserved slots; return all visible ones, (B, S, G, D)."""
+        """Store keys and values, (B, T, G, D) each, in the reserved slots. Return all visible slots, (B, S, G, D)."""
         self.keys[self.slots.index] = keys
         self.values[self.slots.index] = values
 
@@ -111,7 +111,7 @@ class LayerCache:
 class KVCache:
     """A LayerCache for each block of a model, for inference only.
 
-    Each forward pass first reserves slots; then the layers fill them.
+    Each forward pass reserves slots, and then the layers fill the slots.
     """
 
     def __init__(
@@ -123,7 +123,7 @@ class KVCache:
         d_head: int,
         dtype: torch.dtype | None = None,
     ) -> None:
-        """Allocate zeros, not empty memory: a masked slot must still hold a finite number."""
+        """Allocate zeros instead of empty memory, because a masked slot must contain a finite number."""
         self.slots = slots
 
         # All layers share one tensor, so that one operation slices the views of every layer. The positions of a head
@@ -148,6 +148,6 @@ class KVCache:
         return tensors
 
     def fill(self, rows: Tensor, other: "KVCache", n_tokens: int) -> None:
-        """Copy the first n_tokens positions of other into these rows, int64 (n,); the caller sets the lengths."""
+        """Copy the first n_tokens positions of other into these rows, int64 (n,). The caller sets the lengths."""
         for mine, theirs in zip(self.tensors, other.tensors, strict=True):
             mine[rows, :n_tokens] = theirs[:, :n_tokens]

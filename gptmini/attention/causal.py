@@ -57,10 +57,10 @@ class CausalMultiHeadAttention(nn.Module):
             n_heads: H, query heads.
             n_kv_heads: G, key and value heads; each serves H / G query heads. None for H.
             d_head: D, width of each head; None for C / H.
-            bias: True if both projections have a bias; "qkv" if only the fused query/key/value projection has it.
+            bias: True if both projections have a bias; "qkv" if only the fused query/key/value projection has a bias.
             dropout: probability of dropping an attention weight, in training only.
-            qk_norm: True to RMS-normalise each query and key; "gain" to also multiply by D learned gains, which all
-                heads share.
+            qk_norm: True to RMS-normalise each query and key; "gain" to multiply them by D learned gains, too. All
+                heads share the gains.
             qk_norm_eps: number that the norm adds to the mean square.
             scale: factor on the scores; None for 1 / sqrt(D).
 
@@ -105,8 +105,8 @@ class CausalMultiHeadAttention(nn.Module):
             keys, values = cache.append(keys, values)  # (B, S, G, D) each
             mask = cache.slots.mask
 
-        # is_causal aligns its mask to the top-left corner, which is correct only if T == S. If T < S, either the cache
-        # provides a mask, or there is a single query, which may see every key.
+        # is_causal aligns its mask to the top-left corner. This is correct only if T == S. If T < S, the cache provides
+        # a mask, or there is a single query that may see every key.
         is_causal = mask is None and x.size(1) > 1
         context = F.scaled_dot_product_attention(
             queries.transpose(1, 2),  # (B, H, T, D)

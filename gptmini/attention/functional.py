@@ -27,7 +27,7 @@ def attention_weights(
     Args:
         queries: (..., H, T, D), or (T, D) for one head without a batch.
         keys: (..., G, S, D) or (S, D); each of the G key heads serves H / G neighbouring query heads.
-        mask: bool, broadcastable to (..., H, T, S); True means may attend. Each row needs at least one True.
+        mask: bool, broadcastable to (..., H, T, S); True: the query may see the key. Each row must have a True.
         scale: factor on the scores; None for 1 / sqrt(D).
 
     Returns (..., H, T, S); each row sums to 1.

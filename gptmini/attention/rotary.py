@@ -23,8 +23,8 @@ def rotary_table(
     Args:
         length: number of positions, starting at 0.
         d_head: D, even.
-        base: the slowest pair makes one turn in about 2 pi base tokens.
-        scaling: keyword arguments of lowered; None keeps the frequencies.
+        base: the slowest pair makes one turn in about 2 * pi * base tokens.
+        scaling: keyword arguments of scale_frequencies; None keeps the frequencies.
 
     Returns float32 tables on the CPU, (length, D / 2) each. A forward pass uses the rows of its positions.
     """
@@ -49,14 +49,14 @@ def scale_frequencies(
     high_freq_factor: float | None = None,
     original_context_length: float | None = None,
 ) -> Tensor:
-    """Return the frequencies (D/2) for a context that was lengthened after pretraining, from the plain ones (D/2).
+    """Scale the plain frequencies (D/2) for a context that was lengthened after pretraining; return (D/2).
 
-    With factor alone, every frequency is divided by the factor. With the other three arguments, the number of turns
-    that a frequency makes within the original context decides:
+    If only factor is given, every frequency is divided by it. If the other three arguments are given, the result
+    depends on the number of turns that a frequency makes within the original context:
 
     - at least high_freq_factor turns: the frequency is kept
     - at most low_freq_factor turns: the frequency is divided by the factor
-    - between the two: linear interpolation
+    - between these two numbers of turns: linear interpolation
 
     Source: Grattafiori et al. 2024, in the code of Llama 3.1.
     """

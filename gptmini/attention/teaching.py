@@ -1,4 +1,4 @@
-"""The ladder from a single attention head to the module that the GPT trains with; each of seven rungs adds one idea.
+"""A ladder from a single attention head to the module that the GPT trains with. Each of seven rungs adds one idea.
 
 Symbols: T tokens, S tokens of a second sequence, C width of input and output, H heads, D = C / H width of a head.
 
@@ -6,19 +6,19 @@ Cost: a product of (a, b) and (b, c) takes 2abc operations. Scores and context o
 every rung. Rungs 1 to 6 store the H T^2 weights for the backward pass: 50 MB per sequence and layer in float32 at
 H = 12, T = 1024.
 
-1. SelfAttention: softmax(Q K^T / sqrt(D)) V from three weight matrices. One head; its projections cost 6 T C D.
-   LinearSelfAttention: the same with nn.Linear, which has a better initialization and an optional bias.
-   SelfAttentionWrapper: H of these heads side by side, at H times the cost.
-2. CausalAttention: a mask hides later tokens, so every position is a prediction to learn from. Adds dropout.
+1. SelfAttention: one head computes softmax(Q K^T / sqrt(D)) V from three weight matrices. The projections cost 6 T C D.
+   LinearSelfAttention: the same computation with nn.Linear, which has a better initialization and an optional bias.
+   SelfAttentionWrapper: H of these heads side by side. They cost H times as much.
+2. CausalAttention: a mask hides later tokens, so every position is a prediction to learn from. Dropout is added.
 3. MultiHeadAttentionWrapper: H causal heads side by side. Each head has its own projections: 3 H small products.
 4. MultiHeadAttention: three large products compute queries, keys and values of all heads; then they are split into
    heads. An output projection mixes the heads. The four products cost 8 T C^2.
 5. SeparateWidthAttention: values may be wider or narrower than queries and keys. Query, key and value are separate
    inputs.
-6. CrossAttention: keys and values come from another sequence, which gives T S weights. Decoding with a cache works
-   the same way: one new query attends to all S keys so far.
+6. CrossAttention: keys and values come from a second sequence. This gives T S weights. Decoding with a cache works the
+   same way: one new query attends to all S keys so far.
 7. CausalMultiHeadAttention: a single product computes queries, keys and values of all heads. A fused kernel never
-   stores the T^2 weights, so memory falls to T C. Each block of the GPT has one.
+   stores the T^2 weights, so memory falls to T C. Each block of the GPT has this module.
 
 Tests copy the weights from rung to rung and compare the results. Class and argument names come from the notebooks that
 this project started from. Each class creates its parameters in the order of the notebooks, so the same seed gives the
@@ -64,11 +64,11 @@ class LinearSelfAttention(nn.Module):
         self.W_value = nn.Linear(d_in, d_out, bias=qkv_bias)
 
     def attention_weights(self, x: Tensor) -> Tensor:
-        """(..., T, d_in) to (..., T, T)."""
+        """Map (..., T, d_in) to (..., T, T)."""
         return functional.attention_weights(self.W_query(x), self.W_key(x))
 
     def forward(self, x: Tensor) -> Tensor:
-        """(..., T, d_in) to (..., T, d_out)."""
+        """Map (..., T, d_in) to (..., T, d_out)."""
         return self.attention_weights(x) @ self.W_value(x)
 
 
@@ -80,11 +80,11 @@ class SelfAttentionWrapper(nn.Module):
         self.heads = nn.ModuleList(SelfAttention(d_in, d_out_kq, d_out_v) for _ in range(num_heads))
 
     def attention_weights(self, x: Tensor) -> Tensor:
-        """(..., T, d_in) to (..., H, T, T)."""
+        """Map (..., T, d_in) to (..., H, T, T)."""
         return torch.stack([head.attention_weights(x) for head in self.heads], dim=-3)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(..., T, d_in) to (..., T, H d_out_v)."""
+        """Map (..., T, d_in) to (..., T, H d_out_v)."""
         weights = self.attention_weights(x).unbind(-3)  # H times (..., T, T)
         contexts = [w @ (x @ head.W_value) for w, head in zip(weights, self.heads, strict=True)]
         return torch.cat(contexts, dim=-1)  # (..., T, H d_out_v)
@@ -108,12 +108,12 @@ class CausalAttention(LinearSelfAttention):
         self.register_buffer("mask", mask, persistent=False)
 
     def attention_weights(self, x: Tensor) -> Tensor:
-        """(..., T, d_in) to (..., T, T), zero above the diagonal. Raises ValueError if T exceeds context_length."""
+        """Map (..., T, d_in) to (..., T, T), zero above the diagonal. Raises ValueError if T exceeds context_length."""
         mask = _mask_for(x, self.mask)  # (T, T)
         return functional.attention_weights(self.W_query(x), self.W_key(x), mask=mask)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(..., T, d_in) to (..., T, d_out); in training, dropout zeroes some weights and scales up the others."""
+        """Map (..., T, d_in) to (..., T, d_out); in training, dropout zeroes some weights and scales up the rest."""
         return self.dropout(self.attention_weights(x)) @ self.W_value(x)
 
 
@@ -135,11 +135,11 @@ class MultiHeadAttentionWrapper(nn.Module):
             self.heads.append(CausalAttention(d_in, d_out, context_length, dropout, qkv_bias))
 
     def attention_weights(self, x: Tensor) -> Tensor:
-        """(..., T, d_in) to (..., H, T, T)."""
+        """Map (..., T, d_in) to (..., H, T, T)."""
         return torch.stack([head.attention_weights(x) for head in self.heads], dim=-3)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(..., T, d_in) to (..., T, H d_out)."""
+        """Map (..., T, d_in) to (..., T, H d_out)."""
         weights = self.attention_weights(x).unbind(-3)  # H times (..., T, T)
         contexts = []
         for head, head_weights in zip(self.heads, weights, strict=True):
@@ -150,8 +150,8 @@ class MultiHeadAttentionWrapper(nn.Module):
 class MultiHeadAttention(CausalAttention):
     """Multi-head attention with three large projections instead of three per head.
 
-    One product each computes the queries, the keys and the values of all heads. The results are split into heads, and
-    an output projection mixes their context vectors.
+    Three products compute the queries, the keys and the values of all heads. The results are split into heads, and an
+    output projection mixes the context vectors of the heads.
     """
 
     def __init__(
@@ -176,17 +176,17 @@ class MultiHeadAttention(CausalAttention):
         self.out_proj = nn.Linear(d_out, d_out)
 
     def split_heads(self, x: Tensor) -> Tensor:
-        """(..., T, d_out) to (..., H, T, D)."""
+        """Map (..., T, d_out) to (..., H, T, D)."""
         return x.unflatten(-1, (self.num_heads, -1)).transpose(-3, -2)  # (..., H, T, D)
 
     def attention_weights(self, x: Tensor) -> Tensor:
-        """(..., T, d_in) to (..., H, T, T). Raises ValueError if T exceeds context_length."""
+        """Map (..., T, d_in) to (..., H, T, T). Raises ValueError if T exceeds context_length."""
         queries = self.split_heads(self.W_query(x))  # (..., H, T, D)
         keys = self.split_heads(self.W_key(x))  # (..., H, T, D)
         return functional.attention_weights(queries, keys, mask=_mask_for(x, self.mask))
 
     def forward(self, x: Tensor) -> Tensor:
-        """(..., T, d_in) to (..., T, d_out)."""
+        """Map (..., T, d_in) to (..., T, d_out)."""
         weights = self.dropout(self.attention_weights(x))  # (..., H, T, T)
         values = self.split_heads(self.W_value(x))  # (..., H, T, D)
         context = (weights @ values).transpose(-3, -2).flatten(-2)  # (..., T, d_out)
@@ -194,7 +194,7 @@ class MultiHeadAttention(CausalAttention):
 
 
 class SeparateWidthAttention(nn.Module):
-    """Unmasked heads with separate inputs for query, key and value; values may have a width of their own."""
+    """Heads without a mask, with separate inputs for query, key and value. The width of values may differ."""
 
     def __init__(
         self,
@@ -218,7 +218,7 @@ class SeparateWidthAttention(nn.Module):
         self.out_proj = nn.Linear(number_of_heads * values_hidden_dimension, embedding_dimension)
 
     def attention_weights(self, query: Tensor, key: Tensor) -> Tensor:
-        """(..., T, C) and (..., S, C) to (..., H, T, S)."""
+        """Map (..., T, C) and (..., S, C) to (..., H, T, S)."""
         weights = []
         for head in self.heads:
             queries = head["query"](query)  # (..., T, D_qk)
@@ -227,21 +227,21 @@ class SeparateWidthAttention(nn.Module):
         return torch.stack(weights, dim=-3)  # (..., H, T, S)
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """(..., T, C), (..., S, C) and (..., S, C) to (..., T, C)."""
+        """Map (..., T, C), (..., S, C) and (..., S, C) to (..., T, C)."""
         weights = self.attention_weights(query, key).unbind(-3)  # H times (..., T, S)
         contexts = [w @ head["value"](value) for w, head in zip(weights, self.heads, strict=True)]
         return self.out_proj(torch.cat(contexts, dim=-1))  # (..., T, C)
 
 
 class CrossAttention(SelfAttention):
-    """SelfAttention with queries from one sequence, and keys and values from another."""
+    """SelfAttention with queries from one sequence, and with keys and values from a second sequence."""
 
     def attention_weights(self, x_1: Tensor, x_2: Tensor) -> Tensor:
-        """(..., T, d_in) and (..., S, d_in) to (..., T, S)."""
+        """Map (..., T, d_in) and (..., S, d_in) to (..., T, S)."""
         return functional.attention_weights(x_1 @ self.W_query, x_2 @ self.W_key)
 
     def forward(self, x_1: Tensor, x_2: Tensor) -> Tensor:
-        """(..., T, d_in) and (..., S, d_in) to (..., T, d_out_v)."""
+        """Map (..., T, d_in) and (..., S, d_in) to (..., T, d_out_v)."""
         return self.attention_weights(x_1, x_2) @ (x_2 @ self.W_value)
 
 
