@@ -14,11 +14,11 @@ class FixedSlots(Slots):
     """Slots whose tensors keep their shapes and addresses from pass to pass.
 
     All slots are visible in every pass, because reading the longest length would wait for the GPU. The capacity is not
-    checked either: the caller must not exceed it.
+    checked, so the caller must not exceed it.
     """
 
     def __init__(self, batch_size: int, capacity: int, *, device: torch.device) -> None:
-        """Start with empty rows; same arguments as Slots."""
+        """Start with empty rows. The arguments are the same as for Slots."""
         super().__init__(batch_size, capacity, device=device)
         self.lengths = torch.zeros(batch_size, dtype=torch.int64, device=device)  # (B,)
 
@@ -53,7 +53,7 @@ def fixed_cache(model: GPT, batch_size: int, capacity: int) -> GPTCache:
 
 
 def compiled(function: Callable, seen: Tensor | None) -> Callable:
-    """Compile a decoding step into one CUDA graph; seen is the only tensor besides a fixed_cache that it writes."""
+    """Compile a decoding step into one CUDA graph. The step may write only to a fixed_cache and to seen."""
     if seen is not None:
         torch._dynamo.mark_static_address(seen)
     # dynamic=False: each batch size gets its own graph, because a CUDA graph has fixed shapes.

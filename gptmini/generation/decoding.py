@@ -20,10 +20,10 @@ UNIFORMS_AT_ONCE = 64  # one call per number would take as long as a layer of a 
 
 
 def uniforms(seed: int, stream: int) -> Iterator[float]:
-    """Yield random numbers in [0, 1) without end; they depend only on the seed and the number of the stream.
+    """Yield an endless series of random numbers in [0, 1). It depends only on the seed and the number of the stream.
 
-    A hash of both seeds the generator. With a linear combination of the two, different pairs of seed and stream would
-    give the same numbers.
+    The generator's seed is a hash of seed and stream. With a linear combination of them instead, different pairs of
+    seed and stream would give the same numbers.
     """
     digest = hashlib.blake2b(repr((seed, stream)).encode(), digest_size=8).digest()
     generator = torch.Generator().manual_seed(int.from_bytes(digest, "little"))
@@ -42,10 +42,10 @@ class Sample:
 
 
 class Decoder:
-    """Draws tokens of many samples, batch_size at a time; when a sample ends, the next one takes its row.
+    """Generates many samples, batch_size samples at a time. When a sample ends, the next sample takes its row.
 
-    A sample may exceed the context: when the cache is full, the newest half of its tokens is encoded again in one
-    pass. A sample depends on its prompt, the rules, the seed and its stream, but not on other samples.
+    A sample may exceed the context. When its row is full, the newest half of its tokens is encoded again in one pass. A
+    sample depends on its prompt, the rules, the seed and its stream, but not on other samples.
     """
 
     def __init__(
@@ -60,13 +60,14 @@ class Decoder:
         log_probabilities: bool = False,
         compile: bool = False,
     ) -> None:
-        """Allocate the cache; draw no token yet.
+        """Allocate the cache. draw() generates the first token.
 
         Args:
             model: a GPT in eval mode.
-            prompts: ids to continue, at least one id each, all in the model's vocabulary. If a prompt is too long,
-                the model sees only its newest longest_input ids.
-            rules: how to draw tokens. The caller must end a sample after max_new_tokens, which sets the cache size.
+            prompts: ids to continue. Each prompt has at least one id, and all ids are in the model's vocabulary. If a
+                prompt is too long, the model sees only its newest longest_input ids.
+            rules: the sampling rules. The caller must end a sample after max_new_tokens tokens, because this number
+                determines the cache size.
             streams: number of the random stream of each prompt.
             seed: seed of all streams.
             batch_size: maximum number of samples at a time, at least 1.
@@ -85,7 +86,7 @@ class Decoder:
         self.rows: list[Sample | None] = [None] * n_rows
         self.lengths = [0] * n_rows  # number of positions in the cache, for each row
 
-        # Rules compute in float64, which Apple's GPUs do not support.
+        # Rules compute in float64. Apple's GPUs do not support float64.
         self.device = model.embedding.weight.device
         self.rules_device = self.device
         if self.device.type == "mps":
@@ -130,7 +131,7 @@ class Decoder:
             newest[row] = sample.ids[-1]
             uniform[row] = next(sample.draws)
 
-        # Each step needs two copies: one to the GPU, from pinned memory so that it does not wait, and one back.
+        # Each step needs a copy to the GPU and a copy back. The first copy uses pinned memory, so it does not wait.
         inputs = torch.tensor(
             [newest, uniform],
             dtype=torch.float64,
@@ -168,7 +169,7 @@ class Decoder:
                 self.rows[row] = None
 
     def _refill(self) -> bool:
-        """Give free rows to waiting samples, and encode the newest half of full rows again.
+        """Give free rows to waiting samples. For full rows, encode the newest half of the tokens again.
 
         Returns False if all samples have ended.
         """
@@ -185,13 +186,13 @@ class Decoder:
         if windows:
             _encode(self.model, self.cache, windows)
 
-        # A free row is decoded with the others, so it can reach the end of the cache, too.
+        # A free row is decoded with the other rows, so it can reach the end of the cache, too.
         if windows or self.cache.slots.capacity in self.lengths:
             self._set_lengths(windows)
         return any(sample is not None for sample in self.rows)
 
     def _start_next(self, row: int) -> Sample | None:
-        """Return the next waiting sample, for this row, or None."""
+        """Return the next waiting sample, prepared for this row; None if all samples have started."""
         number = next(self.waiting, None)
         if number is None:
             return None
@@ -217,7 +218,7 @@ class Decoder:
 
 
 def _encode(model: GPT, cache: GPTCache, windows: dict[int, list[int]]) -> None:
-    """Encode the windows in one pass into their rows of the cache, each without its newest token."""
+    """Encode the windows, each without its newest token, in one pass. Store the result in their rows of the cache."""
     known = [torch.tensor(window[:-1], dtype=torch.int64) for window in windows.values()]
 
     # Shorter rows are padded on the right: causal attention keeps the padding from changing earlier positions.
@@ -245,8 +246,8 @@ def _draw(
         inputs: newest token and random number of each row, float64 (2, B), on the device of the rules.
         device: device of the model.
 
-    Returns float64 (2, B) or (3, B), a single tensor so that a single copy reads it; float64 represents every id
-    exactly. The rows are:
+    Returns float64 (2, B) or (3, B). A single tensor needs only a single copy. float64 represents every id exactly. The
+    rows are:
 
     - the drawn tokens
     - the highest logits, which show whether the logits are finite

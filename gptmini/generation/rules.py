@@ -9,12 +9,12 @@ from torch import Tensor
 
 from gptmini.settings import STRICT
 
-# Number of most probable tokens that top-p tries first: sorting a vocabulary of 50,000 takes a fifth of a step.
+# top-p first tries this number of most probable tokens, because sorting 50,000 tokens takes a fifth of a step.
 LIKELY = 1024
 
 # A probability, or a fraction of a probability. Above 0, so that at least one token remains.
 AboveZero = Annotated[float, Field(gt=0, le=1)]
-# A factor on logits, far from the overflow of float64.
+# A factor on logits. The limits are far from an overflow of float64.
 Penalty = Annotated[float, Field(ge=1e-3, le=1e3)]
 
 
@@ -54,7 +54,7 @@ def apply_temperature(logits: Tensor, temperature: float) -> Tensor:
 
 
 def apply_top_k(logits: Tensor, top_k: int) -> Tensor:
-    """Set all logits (..., V) except the top_k highest to -inf; ties with the lowest kept logit are kept."""
+    """Set all logits (..., V) except the top_k highest to -inf. Logits equal to the lowest kept logit are kept, too."""
     lowest_kept = logits.topk(min(top_k, logits.size(-1)), dim=-1).values[..., -1:]  # (..., 1)
     return logits.masked_fill(logits < lowest_kept, -torch.inf)
 
@@ -67,8 +67,8 @@ def apply_top_p(logits: Tensor, top_p: float) -> Tensor:
     if top_p == 1:
         return logits  # rounding errors in the sum below would drop some improbable tokens
 
-    # Try the LIKELY most probable tokens first. Compiled code cannot branch on the result, and a branch on a GPU's
-    # numbers would wait for the GPU, so these two cases sort the entire vocabulary.
+    # Try the LIKELY most probable tokens first. Compiled code cannot branch on the result. A branch on a GPU's
+    # numbers would wait for the GPU. So sort the entire vocabulary in these two cases.
     vocab_size = logits.size(-1)
     sort_all = logits.is_cuda or torch.compiler.is_compiling()
     n_candidates = vocab_size if sort_all else min(LIKELY, vocab_size)
@@ -113,7 +113,9 @@ class Rules:
 
 
 def choose(logits: Tensor, uniform: Tensor, rules: Rules, seen: Tensor | None = None) -> Tensor:
-    """Choose the next token of each row: the most probable at temperature 0, otherwise a random token after the rules.
+    """Choose the next token of each row: the most probable token at temperature 0, otherwise a random token.
+
+    The repetition penalty applies in both cases. All other rules apply only to the random choice.
 
     Args:
         logits: (B, V).

@@ -23,19 +23,19 @@ from gptmini.settings import (
 from gptmini.tokenizer import REPLACEMENT, Tokenizer
 from gptmini.user_error import UserError
 
-# Maximum number of samples per call. Each sample takes memory from the start, so a typing error could fill it.
+# Maximum number of samples per call. Each sample takes memory from the start, so a mistyped number could fill it.
 MOST_SAMPLES = 1_000_000
 
 
 class TextPiece(NamedTuple):
     """The text that one token adds to a sample."""
 
-    sample: int  # number of the sample; all samples of the first prompt come first, then those of the second
+    sample: int  # number of the sample; the samples of the first prompt have the first numbers
     text: str  # text that is certain after this token; often empty, for example within a character
     token: int
     # In nats, under the model before any rule; None if log_probabilities is false.
     log_probability: float | None
-    finish: str | None  # reason of the end in the last piece: end_of_text, stop or length
+    finish: str | None  # why the sample ended: end_of_text, stop or length; None before the end
 
 
 def generate_stream(
@@ -84,7 +84,7 @@ def generate_stream(
     if len(texts) * num_samples > MOST_SAMPLES:
         raise UserError(
             f"num_samples times the number of prompts must be at most {MOST_SAMPLES:,}, "
-            f"got {num_samples} and {len(texts)}; for more samples, call again with another seed"
+            f"got {num_samples} and {len(texts)}; for more samples, call again with a different seed"
         )
     stops = [stop] if isinstance(stop, str) else list(stop or ())
 
@@ -146,7 +146,7 @@ def generate(
     batch_size: int = SAMPLE_BATCH_SIZE,
     **options: Any,
 ) -> list[str]:
-    """Continue prompts; return the generated texts without the prompts, first all samples of the first prompt.
+    """Return the texts that continue prompts, without the prompts. The samples of the first prompt come first.
 
     Args:
         model, tokenizer, prompts: see generate_stream.
@@ -173,7 +173,7 @@ def generate(
 def in_order(pieces: Iterable[TextPiece]) -> Iterator[TextPiece]:
     """Reorder a stream in which samples take turns: yield all pieces of sample 0, then of sample 1, and so on.
 
-    Pieces of the first unfinished sample are yielded at once. Pieces of later samples wait.
+    Pieces of the first unfinished sample are yielded immediately. Pieces of later samples wait.
     """
     current = 0  # number of the first unfinished sample
     held: dict[int, list[TextPiece]] = {}  # waiting pieces, by the number of their sample
@@ -192,7 +192,7 @@ def in_order(pieces: Iterable[TextPiece]) -> Iterator[TextPiece]:
 
 
 def prompt_ids(tokenizer: Tokenizer, prompt: str) -> list[int]:
-    """Return the ids of a prompt; an empty prompt becomes the start of a document: end-of-text, or id 0 without it."""
+    """Return the ids of a prompt. An empty prompt starts a document: end-of-text, or id 0 if that token is missing."""
     return [*tokenizer.prefix_ids, *tokenizer.encode(prompt)] or [tokenizer.end_of_text or 0]
 
 
@@ -205,7 +205,7 @@ class TextStream:
             raise UserError("a stop string must not be empty")
         self.tokenizer = tokenizer
         self.stop = stop
-        self.stopped = False  # whether a stop string has occurred; afterwards, do not call push
+        self.stopped = False  # whether a stop string has occurred; do not call push afterwards
         self._pending: list[int] = []  # newest ids; the last one may end within a character
         self._n_certain = 0  # number of certain characters in the text of the pending ids
         self._held = ""  # certain characters that may be the start of a stop string
@@ -241,7 +241,7 @@ class TextStream:
         """Return the held text plus a piece, up to a stop string or to the possible start of a stop string."""
         text = self._held + piece
 
-        # If several stop strings occur, the one that is complete first ends the sample.
+        # If several stop strings occur, the stop string that is complete first ends the sample.
         ends_and_starts = []
         for stop in self.stop:
             start = text.find(stop)
@@ -268,7 +268,7 @@ class TextStream:
 
 
 def _integer(name: str, value: Any, *, least: int | None = None) -> int:
-    """Return value as an int, also from numpy types; raise UserError if it is not an integer or is below least."""
+    """Return an integer of Python or NumPy as an int. Raise UserError for other types, or if it is below least."""
     try:
         number = operator.index(value)
     except TypeError:
@@ -309,7 +309,7 @@ def _encode_prompts(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int
 def _next_text(
     stream: TextStream, token: int, *, ends_document: bool, is_last: bool
 ) -> tuple[str, str | None]:
-    """Return the text that is certain after this token, and the reason if the sample ends, otherwise None.
+    """Return the text that is certain after this token, and why the sample ends; None if it continues.
 
     The reasons are end_of_text, stop and length.
     """
