@@ -8,12 +8,12 @@ from gptmini.evaluation.score import Sums
 
 N_DRAWS = 2000
 SEED = 0  # fixed, so that repeated evaluations give the same interval
-SHARE = 0.95  # fraction of the draws inside an interval
+SHARE = 0.95  # fraction of the resamples inside an interval
 DRAWN_AT_ONCE = 2**22  # number of random part indices at a time; limits the memory
 
 
 class Interval(NamedTuple):
-    """A confidence interval: for SHARE of the texts drawn from a source, it contains the figure of all its text."""
+    """A confidence interval. For SHARE of texts sampled from a source, it contains the value of the entire source."""
 
     low: float
     high: float
@@ -31,17 +31,17 @@ class Comparison(NamedTuple):
 
 
 def interval_of_loss(sums: Sums) -> Interval | None:
-    """Return the interval of nats per token, or None for a text of one part, because its draws are all the same."""
+    """Return the interval of nats per token. Return None for a text with one part, because all resamples are equal."""
     return _interval(sums.nats, sums.n_tokens)
 
 
 def interval_of_bits(sums: Sums) -> Interval | None:
-    """Return the interval of bits per byte, or None for a text of one part."""
+    """Return the interval of bits per byte. Return None for a text with one part."""
     return _interval(sums.nats / np.log(2), sums.n_bytes)
 
 
 def compare(first: Sums, second: Sums) -> Comparison:
-    """Compare two models by their sums over the parts of one text; each draw uses the same parts for both."""
+    """Compare two models by their sums over the parts of one text. Both models use the parts of the same resamples."""
     if len(first.n_bytes) < 2 or not np.array_equal(first.n_bytes, second.n_bytes):
         return Comparison(interval=None, share_won=None)
     bits = (second.nats - first.nats) / np.log(2)
@@ -52,8 +52,8 @@ def compare(first: Sums, second: Sums) -> Comparison:
 
 
 def _interval(numerators: np.ndarray, denominators: np.ndarray) -> Interval | None:
-    """Return the central interval with SHARE of the draws of a ratio of sums, or None for less than two parts."""
-    # Leave out parts without text, such as a single end-of-text: a draw of only such parts would divide by zero.
+    """Return the central interval with SHARE of the resampled ratios of sums. Return None for fewer than two parts."""
+    # Leave out parts without text, such as a single end-of-text. A resample of only these parts would divide by zero.
     has_text = denominators > 0
     if has_text.sum() < 2:
         return None
@@ -64,7 +64,7 @@ def _interval(numerators: np.ndarray, denominators: np.ndarray) -> Interval | No
 
 
 def _draws(numerators: np.ndarray, denominators: np.ndarray) -> np.ndarray:
-    """Return N_DRAWS ratios of sums, (N_DRAWS,); each draw takes n of the n parts with replacement.
+    """Return N_DRAWS ratios of sums, (N_DRAWS,). Each resample takes n of the n parts with replacement.
 
     Source: Efron and Tibshirani 1993, "An Introduction to the Bootstrap", percentile interval, chapter 13.
     """

@@ -61,9 +61,9 @@ def measure(
     Args:
         trained: the model, on the device to compute on.
         text: the text to evaluate on.
-        alone: True to score each document alone, after the id that bos_id_of gives for the tokenizer (it must not
-            be None); False to score all documents in one stream.
-        stride: number of ids from the start of a window to the start of the next; None: windows do not overlap.
+        alone: True to score each document alone, after the id that bos_id_of returns for the tokenizer. This id must
+            not be None. False to score all documents in one stream.
+        stride: number of ids from the start of a window to the start of the next window; None: no overlap.
         batch_size: windows per batch.
         on_batch: called after each batch with the number of scored tokens and the total number of tokens.
 
@@ -94,9 +94,9 @@ def measure(
     )
     n_bytes = int(sums.n_bytes.sum())
     if not n_bytes:
-        reason = "" if alone else " after its first token, which a stream never scores"
+        reason = "" if alone else " after its first token, because a stream does not score it"
         raise UserError(
-            f"{text.name} must have text{reason}; use a larger --max-tokens or another text"
+            f"{text.name} must have text{reason}; use a larger --max-tokens or a different text"
         )
 
     if tokens_per_byte is None:
@@ -180,7 +180,7 @@ def _scaled(interval: Interval | None, model: Measured) -> Interval | None:
 def _figure(
     value: float, interval: Interval | None, function: Callable[[float], float] = float
 ) -> dict[str, Any]:
-    """Apply an increasing function to a value and to both ends of its interval, which may be None."""
+    """Apply an increasing function to a value and to both ends of its interval. The interval may be None."""
     ends = None if interval is None else [function(end) for end in interval]
     return {"value": function(value), "interval": ends}
 
@@ -204,6 +204,6 @@ def scores_documents_alone(
         if bos_id_of(trained.tokenizer) is None:
             raise UserError(
                 f"the tokenizer of {trained.path} must have an end-of-text token to put before each document; "
-                "tokenizer=char has one only if its text had several documents"
+                "tokenizer=char has this token only if its text had several documents"
             )
     return True

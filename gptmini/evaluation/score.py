@@ -34,7 +34,7 @@ class Evaluation:
 
 @dataclass
 class Tally:
-    """The sum of the losses of a text over its batches; each token has the same weight.
+    """The sum of the losses of a text over its batches. Each token has the same weight.
 
     The sum stays on the device until evaluation is called, because reading it would wait for the GPU.
     """
@@ -43,16 +43,16 @@ class Tally:
     n_tokens: Tensor | int = 0
 
     def add(self, losses: Tensor, n_tokens: Tensor | int) -> None:
-        """Add losses in nats, of any shape; n_tokens of them are scored, and the others must be zero.
+        """Add losses in nats, of any shape. n_tokens of the losses are scored. All other losses must be zero.
 
-        The sum is in float64, or in float32 on Apple's GPUs, which do not support float64.
+        The sum is in float64. On Apple's GPUs it is in float32, because they do not support float64.
         """
         dtype = torch.float32 if losses.device.type == "mps" else torch.float64
         self.nats = self.nats + losses.sum(dtype=dtype)
         self.n_tokens = self.n_tokens + n_tokens
 
     def evaluation(self, tokens_per_byte: float) -> Evaluation:
-        """Return the figures of all tokens so far; tokens_per_byte is the ratio in the entire text.
+        """Return the result for all tokens so far. tokens_per_byte is the ratio in the entire text.
 
         The first token of a split is never predicted, but tokens_per_byte counts it. So bits per byte include the mean
         loss for this token. Raises UserError if no token was scored.
@@ -94,7 +94,7 @@ def token_losses(model: GPT, tokens: Tensor, targets: Tensor) -> tuple[Tensor, T
     """
     hidden = model.hidden(tokens)  # (B, T, C)
 
-    # Work in pieces: all logits of a large vocabulary at once would take gigabytes.
+    # Work in pieces, because all logits of a large vocabulary together would take gigabytes.
     losses = []
     likeliest = []
     for rows, row_targets in split_rows(model, hidden, targets):  # (1, n, C), (n,)
@@ -110,7 +110,7 @@ def evaluate(
     *,
     tokens_per_byte: float,
 ) -> Evaluation:
-    """Evaluate a model on batches; each token has the same weight, and no random numbers are drawn.
+    """Evaluate a model on batches. Each token has the same weight, and random numbers are not used.
 
     Args:
         model: a GPT in train or eval mode; the mode is restored afterwards.

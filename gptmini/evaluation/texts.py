@@ -1,7 +1,7 @@
 """The text that models are evaluated on: a split of a prepared folder, or plain text files.
 
 Both classes return ids under a model's tokenizer, as streams or document by document. They read about max_tokens
-tokens, or all tokens for None.
+tokens. If max_tokens is None, they read all tokens.
 """
 
 from collections.abc import Iterator, Sequence
@@ -28,20 +28,20 @@ class PreparedText:
         self.notes: list[str] = []
 
     def streams(self, tokenizer: Tokenizer) -> list[Excerpt]:
-        """Return the prepared ids of each source; raise UserError if they belong to another tokenizer."""
+        """Return the prepared ids of each source; raise UserError if they belong to a different tokenizer."""
         if not self._has_ids_of(tokenizer):
             raise UserError(
-                f"{self._store.folder} was prepared with another tokenizer than the model's; "
-                "give plain text files with --text"
+                f"{self._store.folder} was prepared with a different tokenizer than the model; "
+                "pass plain text files with --text"
             )
         return self._store.excerpts(self._split, self._max_tokens)
 
     def documents(self, tokenizer: Tokenizer) -> list[np.ndarray]:
-        """Return the ids of each document's text; encode the text again if the model has another tokenizer."""
+        """Return the ids of each document's text; encode the text if the model has a different tokenizer."""
         if not self._store.has_index:
             raise UserError(
-                f"{self._store.folder} does not store where documents end, as --per-document and "
-                "different tokenizers require; give plain text files with --text"
+                f"{self._store.folder} does not store where documents end; --per-document and models with "
+                "different tokenizers require this, so pass plain text files with --text"
             )
         own = from_dict(self._store.tokenizer_state)
         documents = self._own_documents(own)
@@ -50,7 +50,7 @@ class PreparedText:
         return [_encode(tokenizer, own.decode(ids.tolist())) for ids in documents]
 
     def _has_ids_of(self, tokenizer: Tokenizer) -> bool:
-        """Return whether the folder was prepared with the same ids as this tokenizer's."""
+        """Return whether the ids in the folder are ids of this tokenizer."""
         return identity_of(tokenizer.to_dict()) == identity_of(self._store.tokenizer_state)
 
     def _own_documents(self, tokenizer: Tokenizer) -> Iterator[np.ndarray]:
@@ -123,8 +123,8 @@ class TextFiles:
     def documents(self, tokenizer: Tokenizer) -> list[np.ndarray]:
         """Return the ids of each document's text.
 
-        With max_tokens, the first call decides the number of documents: the fewest that have max_tokens tokens under
-        its tokenizer. Later calls return the same documents, so that all models are evaluated on the same text.
+        If max_tokens is set, the first call chooses the smallest number of documents with max_tokens tokens under its
+        tokenizer. Later calls return the same documents, so that all models are evaluated on the same text.
         """
         documents = []
         n_tokens = 0
@@ -142,6 +142,6 @@ HeldOutText = PreparedText | TextFiles
 
 
 def _encode(tokenizer: Tokenizer, text: str) -> np.ndarray:
-    """Return the ids of a text, int64 (n,); raise UserError if the tokenizer does not have a character."""
+    """Return the ids of a text, int64 (n,); raise UserError if the tokenizer cannot encode a character."""
     (ids,) = tokenizer.encode_batch([text])
     return ids.astype(np.int64)

@@ -14,13 +14,13 @@ from gptmini.data.store import Excerpt
 from gptmini.user_error import UserError
 
 NOT_SCORED = NOT_COUNTED  # target at a position that is not scored
-# Size of the blocks that a single document is divided into for its interval: a few sentences, so that neighbouring
+# A single document is divided into blocks of this size for its interval. A block has a few sentences, so neighbouring
 # blocks are nearly independent.
 BLOCK_BYTES = 512
 
 
 class Window(NamedTuple):
-    """Consecutive ids: the model reads all except the last, and the last n_scored are scored."""
+    """Consecutive ids. The model reads all ids except the last, and the last n_scored ids are scored."""
 
     ids: np.ndarray  # (n,), at least 2
     n_scored: int  # from 1 to n - 1
@@ -80,8 +80,8 @@ def stream(
 
     Args:
         excerpt: the text.
-        stride: number of ids from the start of a window to the start of the next. None, or context_length, gives the
-            same windows and batches as validation, which do not overlap.
+        stride: number of ids from the start of a window to the start of the next window. None and context_length give
+            the same windows and batches as validation. These windows do not overlap.
         context_length: maximum number of ids that the model reads.
         batch_size: maximum number of windows per batch.
 
@@ -141,7 +141,7 @@ def rolling_windows(ids: np.ndarray, *, first: int, context_length: int) -> Iter
 
 
 def strided_windows(ids: Ids, n_ids: int, *, stride: int, context_length: int) -> Iterator[Window]:
-    """Yield overlapping windows of context_length ids that start stride ids apart and score each id once.
+    """Yield overlapping windows of context_length ids. They start stride ids apart and score each id once.
 
     The first id is not scored. Source: the guide on perplexity in the documentation of Hugging Face transformers.
 
@@ -162,9 +162,9 @@ def strided_windows(ids: Ids, n_ids: int, *, stride: int, context_length: int) -
 
 
 def in_batches(windows: Iterable[Window], size: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield batches of at most `size` windows in order; shorter windows are padded at the end.
+    """Yield batches of at most `size` windows, in order. Shorter windows are padded at the end.
 
-    Each batch is tokens and targets, int64 (B, T) each; targets that are not scored are NOT_SCORED.
+    Each batch has tokens and targets, int64 (B, T) each. Targets that are not scored are NOT_SCORED.
     """
     rest = iter(windows)
     while group := list(islice(rest, size)):
