@@ -59,13 +59,15 @@ class Announcer:
         *,
         prepared_now: bool,
     ) -> None:
-        """Print the data, the model, the machine and the folder of a run, and the step that a resumed run starts from.
+        """Print the data, the model, the machine and the folder of a run.
+
+        If the run resumes, also print the step that it resumes from.
 
         Args:
             run: the run; its folder exists.
             module: the model with its tokens and settings.
             settings: the parts of the configuration.
-            prepared_now: whether this command prepared the tokens; False if an earlier one did.
+            prepared_now: True if this command prepared the tokens, False if an earlier command prepared them.
         """
         for note in (*settings.notes, *run.notes):
             self.print_topic("warning", note)
@@ -113,7 +115,7 @@ class Announcer:
             )
 
     def _print_data(self, store: "TokenStore", *, prepared_now: bool) -> None:
-        """Print the folder of the tokens, and their number."""
+        """Print the folder and the number of the tokens."""
         origin = "prepared now" if prepared_now else "prepared before"
         n_train = store.n_tokens("train")
         n_val = store.n_tokens("val")
@@ -148,7 +150,7 @@ class Announcer:
                 name = source.name or "the text"
                 remedy = f", lower the weight of {name}" if source.name else ""
                 warnings.append(
-                    f"{passes:,.1f} passes over {name}; after {MANY_PASSES}, each pass helps less "
+                    f"{passes:,.1f} passes over {name}; each pass after pass {MANY_PASSES} helps less "
                     f"(Muennighoff et al. 2023); add text{remedy} or lower trainer.max_steps"
                 )
 
@@ -290,12 +292,13 @@ def make_console(kind: str) -> "Console":
     """Return the console of a run; kind is auto, lines or quiet."""
     from gptmini.training.loggers.console import BrokenPipeConsole
 
-    # Notebooks and CI servers set FORCE_COLOR, which makes Rich draw a progress bar where the cursor cannot move.
+    # Notebooks and CI servers set FORCE_COLOR. With it, Rich would draw a progress bar, although the cursor cannot move
+    # there.
     has_terminal = sys.stdout is not None and sys.stdout.isatty()
     return BrokenPipeConsole(
         quiet=kind == "quiet",
         force_terminal=None if has_terminal and kind != "lines" else False,
-        force_jupyter=False,  # in a notebook, Rich would print in spite of quiet
+        force_jupyter=False,  # in a notebook, Rich would print even if kind is quiet
         soft_wrap=True,
         highlight=False,
     )
@@ -316,7 +319,8 @@ def open_announcer(
 
     console_logger = ConsoleLogger(
         console,
-        # Rich would otherwise print into a notebook instead of the file, and write colours if FORCE_COLOR is set.
+        # With its defaults, Rich would print into a notebook instead of the file. If FORCE_COLOR is set, it would
+        # also write colours.
         Console(
             file=run.log,
             force_terminal=False,
@@ -332,11 +336,11 @@ def open_announcer(
     for logger in loggers:
         if isinstance(logger, MetricsLogger):
             logger.on_error = lambda error: announcer.print_topic(
-                "metrics", f"cannot write metrics.jsonl, points are lost: {error.strerror}"
+                "metrics", f"cannot write metrics.jsonl, so points are lost: {error.strerror}"
             )
         if isinstance(logger, EventLogger):
             logger.on_error = lambda error: announcer.print_topic(
-                "events", f"cannot write events until the run is resumed: {error.strerror}"
+                "events", f"cannot write TensorBoard events until the run resumes: {error.strerror}"
             )
     return announcer
 

@@ -1,4 +1,4 @@
-"""The Python function for gptmini train; it trains in the calling process."""
+"""gptmini train as a Python function, which trains in the calling process."""
 
 from collections.abc import Sequence
 
@@ -11,10 +11,10 @@ from gptmini.world import this_world
 
 
 def train_from_python(overrides: Sequence[str]) -> TrainingResult:
-    """Train with command-line overrides; gptmini.train is this function.
+    """Train with command-line overrides; gptmini.train calls this function.
 
     Args:
-        overrides: each KEY=VALUE or GROUP=NAME.
+        overrides: command-line overrides, each written as KEY=VALUE or GROUP=NAME.
 
     Raises UserError if an override, a value or the text is wrong, or if more than one device is requested: several
     devices require the command.
@@ -25,7 +25,8 @@ def train_from_python(overrides: Sequence[str]) -> TrainingResult:
     except UserError:
         raise
     except Exception as error:
-        # System and out-of-memory errors keep their class. Some errors of Hydra derive from OSError too.
+        # System and out-of-memory errors keep their class. Some classes of Hydra also derive from OSError, but their
+        # errors become UserError.
         is_system_error = isinstance(error, OSError) and type(error).__module__ == "builtins"
         mistake = explain(error)
         if mistake is None or is_system_error or ran_out_of_memory(error):
@@ -43,14 +44,15 @@ def _train(overrides: Sequence[str]) -> TrainingResult:
     launcher = this_world().launcher
     if launcher is not None:
         raise UserError(
-            f"gptmini.train trains in one process, but {launcher} started several; run the command gptmini train"
+            f"gptmini.train trains in one process, but {launcher} started several processes; "
+            "run the command gptmini train"
         )
     composed = compose("train", overrides)
     devices = composed.value("trainer.devices")
     if devices not in (1, "auto"):
         raise UserError(
-            f"trainer.devices must be 1 in gptmini.train, got {devices}; for more, run the command "
-            "gptmini train"
+            f"trainer.devices must be 1 in gptmini.train, got {devices}; to use more devices, "
+            "run the command gptmini train"
         )
 
     from gptmini.training.quiet import restore_logging

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from gptmini.training.budget.law import Text
     from gptmini.training.budget.search import Candidate, Search
 
-# Bytes of text to read before its total size is estimated from the fraction of its files that was read.
+# After this many bytes, stop reading the text and estimate its total size from the fraction of its files that was read.
 ENOUGH = 50_000_000
 
 
@@ -37,7 +37,7 @@ class BudgetChoice(NamedTuple):
 
 
 class BudgetChooser:
-    """The choice of all settings of a new run that budget= leaves open.
+    """Chooses all settings of a new run that neither the user nor an experiment has set.
 
     Args:
         settings: settings of the run.
@@ -74,8 +74,8 @@ class BudgetChooser:
         assert self.settings.text is not None
         corpus = self.settings.text()
         candidates: list[Candidate] = []
-        # If the vocabulary size is chosen here, choose it before building the tokenizer. Token files bring their own
-        # tokenizer, and so may the parts of a mixture.
+        # If the vocabulary size is chosen here, choose it before building the tokenizer. Token files have their own
+        # tokenizer. The sources of a mixture may also have their own tokenizer.
         chooses_vocabulary = (
             self._is_open("tokenizer.vocab_size")
             and "vocab_size" in self.settings.plain["tokenizer"]
@@ -106,11 +106,11 @@ class BudgetChooser:
     def _choose_sizes(self, text_of: "Callable[[int], Text]") -> "list[Candidate]":
         """Choose the vocabulary, the model sizes and the batch size; return the models that were compared.
 
-        text_of returns the text as counted in the tokens that suit a width.
+        text_of takes a model width. It returns the size of the text, counted in tokens that suit a model of this width.
         """
         from gptmini.training.budget.search import best_of
 
-        # Report at every width; the progress line limits how often it prints.
+        # Report at every width. The progress line itself limits how often it prints.
         def reported_text_of(width: int) -> "Text":
             self._report("measuring models of increasing width")
             return text_of(width)
@@ -162,7 +162,9 @@ class BudgetChooser:
             n_val_tokens=min(n_val_tokens, trainer.val_tokens or n_val_tokens),
         )
         if n_steps < 1:
-            raise self._too_short(f"one step takes {seconds_a_step:.2g} s and needs a validation")
+            raise self._too_short(
+                f"one step takes {seconds_a_step:.2g} s, and a validation must follow it"
+            )
         self._apply({"trainer.max_steps": n_steps, "trainer.val_every_steps": val_every})
         return seconds_a_step
 
@@ -185,8 +187,8 @@ class BudgetChooser:
     def _is_open(self, key: str) -> bool:
         """Return whether budget= may choose a key.
 
-        It may not if an override, an experiment or the model of init_from sets the key. The number of steps of an
-        experiment is the exception: budget= replaces it.
+        budget= must not change a key that an override, an experiment or the model of init_from sets. There is one
+        exception: budget= replaces an experiment's number of steps.
         """
         if key not in keys_with("by_budget"):
             return False
@@ -216,11 +218,12 @@ class BudgetChooser:
             trainer=replace(settings.trainer, **by_group["trainer"]),
             tokenizer=tokenizer,
         )
-        # Report mistakes before minutes of preparation. The final callbacks are built later, for the chosen model.
+        # Check the callbacks now, because preparing the text can take minutes. The final callbacks are built later, for
+        # the chosen model.
         check_model(self.settings.model, settings.callbacks, settings.root.frozen)
 
     def _seconds_left(self) -> float:
-        """Return the seconds that remain for training; raise UserError if there are none."""
+        """Return the seconds that remain for training; raise UserError if no time remains."""
         left = self.deadline - time.monotonic()
         if left <= 0:
             raise self._too_short("the time ran out before training started")
@@ -229,8 +232,8 @@ class BudgetChooser:
     def _too_short(self, reason: str) -> UserError:
         """Return the error for a budget that leaves no time to train."""
         return UserError(
-            f"budget={self.settings.root.budget} leaves no time to train: {reason}; raise budget=, or prepare the text "
-            "first: run gptmini prepare and gptmini train with the same tokenizer.vocab_size="
+            f"budget={self.settings.root.budget} leaves no time to train: {reason}; raise budget=, or run gptmini "
+            "prepare before gptmini train, both with the same tokenizer.vocab_size="
         )
 
     def _report(self, phase: str) -> None:
@@ -267,8 +270,8 @@ def why(candidates: "Sequence[Candidate]") -> list[str]:
 
 def bytes_to_train_on(corpus: "Corpus") -> int:
     """Return the number of UTF-8 bytes to train on; estimate it for a large text."""
-    n_bytes = 0  # of all documents read
-    n_held_out = 0  # of the documents read that the corpus itself holds out
+    n_bytes = 0  # bytes of all documents that were read
+    n_held_out = 0  # bytes of those documents that the corpus itself holds out
     for document in corpus.documents():
         n_of_document = len(document.text.encode())
         n_bytes += n_of_document

@@ -21,7 +21,8 @@ class RanksFailed(UserError):
 
     Args:
         code: exit code of the first rank that failed.
-        killed: for each rank that a signal killed, a text with its number. All other ranks have printed their error.
+        killed: one text for each rank that a signal killed; the text names the rank. All other ranks have printed their
+            error.
     """
 
     def __init__(self, code: int, killed: Sequence[str] = ()) -> None:
@@ -34,17 +35,17 @@ class RanksFailed(UserError):
 def start_ranks(settings: "TrainerSettings", folder: str | None, typed: "Typed") -> None:
     """Start gptmini train once for each device of this machine, and wait for these ranks.
 
-    Each rank has a session of its own, so Ctrl-C in the terminal reaches only this process, which passes it on. A
-    second Ctrl-C ends the ranks at once. If this process dies, its ranks save and exit.
+    Each rank has its own session, so Ctrl-C in the terminal reaches only this process. This process passes the signal
+    on to the ranks. A second Ctrl-C ends the ranks immediately. If this process dies, its ranks save and exit.
 
     Args:
         settings: the trainer settings; devices is a number.
-        folder: the value of folder=; a job of -m may have filled in its number.
+        folder: the value of folder=. In a job of -m, the value may already contain the number of the job.
         typed: the overrides of the run.
 
     Raises RanksFailed if a rank exits with a code other than 0. Raises SystemExit if a signal ended the run.
     """
-    # Import logging only here: it registers an exit handler, which keeps a program from ending at once.
+    # Import logging only here. It registers an exit handler, and with such a handler, a program cannot end immediately.
     import logging
 
     from torch.distributed.elastic.multiprocessing import SignalException
@@ -55,7 +56,8 @@ def start_ranks(settings: "TrainerSettings", folder: str | None, typed: "Typed")
 
     # The launcher replaces these signal handlers and does not restore them.
     handlers = {number: signal.getsignal(number) for number in stop_signals()}
-    # Seconds between a signal to a rank and its kill. The launcher's default is too short to save a large model.
+    # A rank has this many seconds to end after a signal, before the launcher kills it. The launcher's default is too
+    # short to save a large model.
     os.environ.setdefault(SHUTDOWN_TIMEOUT, str(int(settings.timeout)))
 
     launch = elastic_launch(
@@ -80,7 +82,7 @@ def start_ranks(settings: "TrainerSettings", folder: str | None, typed: "Typed")
     # The launcher logs its own lines about each signal and each killed rank.
     disabled_before = logging.root.manager.disable
     logging.disable(logging.ERROR)
-    # On Windows, the python of a virtual environment starts another process, so the ranks have another parent.
+    # In a virtual environment on Windows, python starts another process, so this process is not the ranks' parent.
     if os.name == "posix":
         os.environ[LAUNCHER] = str(os.getpid())
     try:

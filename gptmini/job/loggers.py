@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 def build_loggers(settings: "Settings", run: "Run") -> "list[Logger]":
     """Return the logger of metrics.jsonl, which every run has, and the loggers of the configuration.
 
-    A partial is called with the values of the run that its signature names: save_dir, id or run_name. With the id,
-    Weights & Biases continues the entry of a resumed run. MLflow takes the run_name.
+    A logger may be a functools.partial. It is called with those values of the run that are parameters of its signature:
+    save_dir, id or run_name. Weights & Biases uses the id to continue the entry of a resumed run. MLflow uses run_name.
 
     Raises UserError if a logger cannot be built or is not a Lightning logger.
     """
@@ -57,9 +57,10 @@ def log_setup(
     module: "GPTModule",
     run: "Run",
 ) -> None:
-    """Log the configuration to every logger, and tables of the configuration, model and data if it supports tables.
+    """Log the configuration to every logger.
 
-    TensorBoard also gets the earlier points of a resumed run, and a comparison of runs by their overrides.
+    If a logger supports tables, also log tables of the configuration, the model and the data. TensorBoard also gets the
+    earlier points of a resumed run, and a comparison of runs by their overrides.
 
     Args:
         loggers: the loggers of the run.
@@ -87,7 +88,7 @@ def log_setup(
 
 
 def finish(loggers: "Sequence[Logger]") -> None:
-    """Finish the entry of each logger whose experiment has finish().
+    """Call finish() on the experiment of each logger, if the experiment has this method.
 
     Otherwise Weights & Biases would add the next run of this process to the entry of this run.
     """

@@ -5,7 +5,7 @@ from pathlib import Path
 
 
 def print_topic(topic: str, *texts: str) -> None:
-    """Print a topic next to the first text, and the other texts below it. Lines of several threads do not mix."""
+    """Print a topic and the first text in one line, and the other texts below. Two threads do not mix their lines."""
     lines = topic_lines(topic, *texts)
     print("".join(f"{line.rstrip()}\n" for line in lines), end="", flush=True)
 
@@ -21,6 +21,6 @@ def command_line(name: str, *arguments: str) -> str:
 
 
 def as_argument(folder: Path) -> str:
-    """Return a folder as an argument; a leading ./ keeps -x from being read as an option and ~ as the home folder."""
+    """Return a folder as an argument. Add ./ to names with a leading - or ~, so that they are read as plain names."""
     text = str(folder)
     return f"./{text}" if text.startswith(("-", "~")) else text

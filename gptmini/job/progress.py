@@ -12,10 +12,11 @@ if TYPE_CHECKING:
     from gptmini.data import Progress, Watcher
 
 
-# Minimum seconds between two progress lines without a terminal; shorter when a new phase starts.
+# Without a terminal, at least INTERVAL seconds pass between two progress lines. The line of a new phase may follow
+# after INTERVAL_OF_PHASES seconds.
 INTERVAL = 10
 INTERVAL_OF_PHASES = 1
-# Seconds of a phase before its speed is shown; earlier figures cover too little data.
+# The speed of a phase is shown after this many seconds. Before that, too little data was processed to measure it.
 SETTLED = 1
 
 
@@ -41,7 +42,7 @@ class ProgressLine:
     def __init__(self, console: "Console") -> None:
         self._console = console
         self._status = console.status("reading text")
-        self.phase = ""  # the last one shown
+        self.phase = ""  # the phase that was shown last
         self._phase_began = 0.0
         self._printed_at = time.monotonic()
 

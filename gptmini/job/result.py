@@ -21,7 +21,7 @@ class TrainingResult:
     steps: int  # optimizer steps done, including those before a resume
     best: "Best | None"  # the validation with the lowest loss; None if no best checkpoint was saved
     stopped_by: str | None = None  # a signal's name or "the time limit"; None if nothing stopped it
-    exit_code: int = 0  # of the command: 128 + the number of the signal that stopped the run
+    exit_code: int = 0  # of the command; 128 + the number of the signal that stopped the run
 
 
 def result_of(

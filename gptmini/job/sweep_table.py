@@ -41,7 +41,7 @@ def print_ending(sweep: "Sweep", rows: Sequence[Row], config_dir: str | None) ->
         texts = best.texts
         trial = f"trial {best.number}, {best.run}"
         if SEED in texts:
-            # The best seed of a setting says little about the setting, so the command below has no seed.
+            # A good result of a single seed may be luck, so the command below does not set the seed.
             texts = settings_of(rows, by_bits=sweep.space.by_bits)[0].texts
             values = " ".join(f"{key}={text}" for key, text in texts.items())
             lowest = f"{values} has the lowest mean over its seeds"
@@ -50,7 +50,7 @@ def print_ending(sweep: "Sweep", rows: Sequence[Row], config_dir: str | None) ->
         if sweep.space.by_bits:
             figures.reverse()
         print_topic("best", f"{', '.join(figures)}, step {best.step}: {trial}")
-        # With the name of the sweep, the new run would be put among the sweep's runs.
+        # If the command repeated the name of the sweep, the new run would be created among the sweep's runs.
         overrides = [line for line in sweep.space.overrides(texts) if key_of(line) != "name"]
         print_topic(
             "train", shlex.join(["gptmini", "train", *overrides, *config_dir_arguments(config_dir)])
@@ -60,11 +60,13 @@ def print_ending(sweep: "Sweep", rows: Sequence[Row], config_dir: str | None) ->
     if n_failed:
         print_topic(
             "failed",
-            f"{n_failed} of {len(rows)}; failed trials are not retried; name=OTHER starts a new sweep",
+            f"{n_failed} of {len(rows)} trials, which are not retried; to start a new sweep, add name=OTHER",
         )
     n_given_up = len([row for row in rows if row.state == "waiting" and row.reason])
     if n_given_up:
-        print_topic("gave up", f"{n_given_up} of {len(rows)}; run the same command to retry them")
+        print_topic(
+            "gave up", f"{n_given_up} of {len(rows)} trials; run the same command to retry them"
+        )
 
 
 def config_dir_arguments(config_dir: str | None) -> list[str]:
@@ -75,7 +77,7 @@ def config_dir_arguments(config_dir: str | None) -> list[str]:
 def table_of(rows: Sequence[Row], keys: Sequence[str], *, by_bits: bool) -> list[str]:
     """Return the table as lines of text, best trial first.
 
-    If the seed varies, a second table with the mean over seeds of each setting follows, best mean first.
+    If the seed varies, a second table follows. It shows the mean of each setting over its seeds, best mean first.
 
     Args:
         rows: the trials that have started.

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 TRAIN = (sys.executable, "-P", "-m", "gptmini", "train")
 UNFINISHED = 1  # exit code of a sweep in which a trial failed or was given up
 POLL = 0.2  # seconds between two checks for a signal
-# Prefixes of the environment variables by which srun and torchrun give a process its rank.
+# Prefixes of the environment variables that tell a process its rank under srun or torchrun.
 LAUNCHER_PREFIXES = (
     "SLURM_",
     "TORCHELASTIC_",
@@ -50,13 +50,13 @@ class SlurmTask:
     """The srun task that this process is; without srun, the only task."""
 
     number: int
-    on_machine: int  # its number among the tasks of this machine
+    on_machine: int  # number of this task among the tasks of this machine
 
 
 def detach_from_launcher() -> SlurmTask:
     """Return which srun task this process is, and remove the launcher's variables from its environment.
 
-    With these variables, each run would act as one rank of a run that all tasks train together.
+    If a run inherited these variables, it would act as one rank of a run that all tasks train together.
     """
     task = SlurmTask(
         number=int(os.environ.get("SLURM_PROCID", "0")),
@@ -70,10 +70,10 @@ def detach_from_launcher() -> SlurmTask:
 
 @dataclass(frozen=True, kw_only=True)
 class Checked:
-    """Facts about the runs of a sweep, known once their values are checked and their text is prepared."""
+    """Facts about the runs of a sweep. They are known after the values are checked and the text is prepared."""
 
     tree: Mapping[str, Any]  # the first run's resolved configuration, as plain values
-    text: str  # the digest of its tokens
+    text: str  # the digest of the first run's tokens
     # GPUs of this machine, named as in CUDA_VISIBLE_DEVICES; empty for runs on a CPU.
     gpus: Sequence[str]
     n_devices: int  # devices of each run on one machine
@@ -132,7 +132,7 @@ def train_all(
     table = Table()
     workers = [
         Worker(
-            # One per thread, because Optuna's lock and the journal's could deadlock.
+            # Each thread has its own Sweep. With a shared Sweep, Optuna's lock and the journal's lock could deadlock.
             sweep=Sweep(folder, space, settings),
             stopping=stopping,
             print_topic=print_topic,
@@ -149,7 +149,7 @@ def train_all(
 
     keys = ", ".join(space.keys)
     print_topic(
-        "sweep", f"{folder}: {sweep.n_trials} trials ({sampler} over {keys}), {n_workers} at once"
+        "sweep", f"{folder}: {sweep.n_trials} trials ({sampler} over {keys}), {n_workers} at a time"
     )
     with stopping.catch_signals():
         _work(workers, stopping)
@@ -164,7 +164,7 @@ def train_all(
 
 
 def _work(workers: Sequence["Worker"], stopping: "SweepStop") -> None:
-    """Run each worker in a thread until all have ended, a signal arrives, or a worker raises an error."""
+    """Run each worker in a thread, until all workers have ended, a signal arrives, or a worker raises an error."""
     with ThreadPoolExecutor(len(workers)) as pool:
         futures = [pool.submit(worker.work) for worker in workers]
         left = set(futures)
@@ -181,7 +181,10 @@ def _work(workers: Sequence["Worker"], stopping: "SweepStop") -> None:
 def _description(
     space: Space, settings: SweepSettings, sampler: str, checked: Checked
 ) -> dict[str, Any]:
-    """Return the values common to all runs of a sweep, by key; the first that differs later is reported."""
+    """Return the values common to all runs of a sweep, by key.
+
+    If the sweep is started again with other values, the first key with a different value is reported.
+    """
     varied = {dimension.key: str(dimension) for dimension in space.dimensions}
     own = {
         f"sweep.{key}": value
@@ -196,7 +199,7 @@ def _description(
         if key not in keys_with("sweep_resumable") and key not in varied
     }
 
-    # Runs whose tokens differ have no common digest.
+    # If the runs have different tokens, they have no common digest.
     text = {} if space.by_bits else {"text": checked.text}
     of_pruning = {"by_bits": space.by_bits, "max_steps": checked.tree["trainer"]["max_steps"]}
     return {**varied, **own, **runs, **text, **of_pruning}
@@ -210,7 +213,7 @@ def _leaves(tree: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
 
 
 def _own_overrides(settings: SweepSettings, checked: Checked, n_workers: int) -> list[str]:
-    """Return the overrides that a sweep adds to each run: its pruning callback, and its share of the CPU cores."""
+    """Return the overrides that a sweep adds to each run: the pruning callback and the run's share of the CPU cores."""
     overrides = []
     if settings.pruner is not None:
         overrides.append("+callbacks.pruning._target_=gptmini.training.Pruning")
@@ -232,7 +235,8 @@ def _gpus() -> list[str]:
 def _gpus_of(place: int, checked: Checked) -> dict[str, str]:
     """Return the environment variable with the GPUs for the runs of a worker.
 
-    Workers share GPUs in turn if there are too few. place is the worker's number among the workers of this machine.
+    If there are too few GPUs, several workers share a GPU. place is the worker's number among the workers of this
+    machine.
     """
     if not checked.gpus:
         return {}

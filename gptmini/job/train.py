@@ -45,7 +45,7 @@ def train(composed: Composed) -> TrainingResult | None:
 
     began = time.monotonic()
     folder = composed.value("folder")
-    resume_given = composed.value("resume") is not None  # otherwise folder= or a new run
+    resume_given = composed.value("resume") is not None  # False for folder= and for a new run
     world = this_world()
     with Ranks(world) as ranks:
         plain, typed = resolve_configuration(composed)
@@ -117,7 +117,7 @@ def plan_of(run: "Run", settings: Settings, store: "TokenStore") -> dict[str, An
 
 @advising_on_memory("lower trainer.batch_size or the model's sizes")
 def train_as_follower() -> TrainingResult | None:
-    """Train as a rank other than the first; the first rank broadcasts the plan and prints all messages.
+    """Train as any rank except the first. The first rank broadcasts the plan and prints all messages.
 
     Return the result of the run, or None if nothing was left to train.
     Raises UserError if a file that the plan names is missing on this machine.
