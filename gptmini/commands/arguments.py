@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def at_least_one(text: str) -> int:
-    """Return the whole number in an option, at least 1, as an argparse type."""
+    """Return an option's value as a whole number of at least 1. This function is an argparse type."""
     try:
         number = int(text)
     except ValueError:
@@ -17,7 +17,7 @@ def at_least_one(text: str) -> int:
 
 
 def print_resolved_run(given: Path, run: Path) -> None:
-    """Print on stderr which run is used if a folder of runs was given. Call it once nothing can fail anymore."""
+    """If the user gave a folder of runs, print on stderr which run is used. Call this when nothing can fail anymore."""
     if run.absolute().parent != given.absolute() or sys.stderr is None:
         return
 

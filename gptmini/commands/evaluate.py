@@ -14,7 +14,7 @@ from gptmini.loading import open_model
 from gptmini.process import OUT_OF_RESOURCES, restore_gc_and_sigint
 from gptmini.user_error import UserError
 
-# torch takes seconds to import, so options are checked first.
+# Importing torch takes seconds, so main imports it after the options are checked.
 if TYPE_CHECKING:
     from gptmini.evaluation.measured import TrainedModel
     from gptmini.evaluation.texts import HeldOutText
@@ -70,7 +70,8 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--max-tokens",
         type=at_least_one,
-        help="evaluate on this many tokens from the start; separately scored documents stay complete (default: all)",
+        help="evaluate on this many tokens from the start; if documents are scored separately, the last document is "
+        "not cut (default: all)",
     )
 
     # The convention of the figures.
@@ -110,7 +111,9 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         n_given = len(options.runs)
         if options.compare:
             parser.error(f"--compare requires two runs, got {n_given}")
-        parser.error(f"got {n_given} runs; add --compare for two runs, or --text for files of text")
+        parser.error(
+            f"got {n_given} runs; to compare two runs, add --compare; to name files of text, add --text"
+        )
     if options.text is not None and options.split is not None:
         parser.error("--split applies only to a prepared folder; leave out --split or --text")
     if options.text is None and options.field is not None:
@@ -157,7 +160,7 @@ def main(arguments: list[str] | None = None) -> None:
         loss = result.evaluation.loss
         if not math.isfinite(loss):
             print_error(
-                f"the loss of {trained.path} on {text.name} must be finite, got {loss}; its run may have diverged"
+                f"the loss of {trained.path} on {text.name} must be finite, got {loss}; the run may have diverged"
             )
             sys.exit(OUT_OF_RESOURCES)
 

@@ -13,8 +13,8 @@ from gptmini.user_error import UserError
 KINDS = ("gpt2", "llama", "mistral", "qwen2", "qwen3", "nanochat")
 DTYPES = ("fp32", "bf16", "fp16", "q8_0")
 GGUF = ".gguf"  # suffix of a GGUF file
-# Default sampling of gptmini sample, with the names of transformers. Unless top_k is 0, transformers draws from the 50
-# most probable tokens.
+# The default sampling of gptmini sample, written with transformers' names. Without top_k=0, transformers would sample
+# only from the 50 most probable tokens.
 SAMPLING = {"do_sample": True, "temperature": SAMPLE_TEMPERATURE, "top_k": 0}
 
 
@@ -36,15 +36,15 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "out",
         type=path_argument,
-        help="new folder to write; or new file to write, if the name ends in .gguf",
+        help="new folder to write, or new GGUF file to write if the name ends in .gguf",
     )
 
     parser.add_argument(
         "--as",
         dest="kind",
         choices=KINDS,
-        help="model type of a folder (default: the type of the imported folder, else the most widely supported "
-        "type that computes the same)",
+        help="model type of the exported folder (default: the type of the folder that the model was imported from, "
+        "otherwise the most widely supported type that computes the same)",
     )
 
     parser.add_argument(
@@ -80,13 +80,13 @@ def main(arguments: list[str] | None = None) -> None:
     out = options.out
     is_gguf = out.suffix.lower() == GGUF
     if is_gguf and os.path.lexists(out):
-        raise UserError(f"{out} already exists; delete it or give another name")
+        raise UserError(f"{out} already exists; delete it or choose a different name")
     if not is_gguf:
         require_empty(out)
 
     if is_exported(options.run):
         raise UserError(
-            f"{options.run} is already exported; to make a run of it, use gptmini import"
+            f"{options.run} is already an exported folder; to make a run from it, use gptmini import"
         )
     run = named_run(options.run, saved=True)
     checkpoint = find_checkpoint(run)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from gptmini.configuration.overrides import Typed
 
 WIDTH = 100  # columns of the help text
-# Columns for KEY=VALUE, enough for nearly all keys of gptmini. The comment on a longer key starts on the next line.
+# Columns for KEY=VALUE. Nearly all keys of gptmini fit. The comment on a longer key starts on the next line.
 KEY_WIDTH = 42
 
 
@@ -59,7 +59,7 @@ def show_help(command: str, composed: "Composed", keys: Sequence[str] = ()) -> N
 
 
 def _options(groups: Sequence[str], config_dir: str | None) -> Iterator[str]:
-    """Yield lines with the options of each group, including those in the user's own folder."""
+    """Yield lines with the options of each group, including the options in the user's own folder."""
     width = max(len(group) for group in groups)
     for group in groups:
         names = {file.stem for file in files_of_group(group, config_dir)}
@@ -69,8 +69,8 @@ def _options(groups: Sequence[str], config_dir: str | None) -> Iterator[str]:
 def _meanings(command: str, groups: Sequence[str], typed: "Typed") -> dict[str, str]:
     """Return the comments on keys by dotted name, and the comment on each group's chosen option by the group's name.
 
-    If an option extends another option, its comments take precedence. Comments on keys of an experiment are left out,
-    because they explain its values instead of the keys.
+    If an option extends another option, its own comments take precedence. Comments in an experiment are left out,
+    because they explain the values of the experiment, not the keys.
     """
     meanings = {}
     for name in ("train", command) if command == "prepare" else (command,):
@@ -136,7 +136,10 @@ def _as_typed(value: object) -> str:
 
 
 def _wrapped(text: str, first: str, *, indent: int | None = None) -> list[str]:
-    """Wrap text to WIDTH columns. `first` starts the first line; later lines are indented as far, or by `indent`."""
+    """Wrap text to WIDTH columns. `first` starts the first line.
+
+    Later lines are indented by `indent` columns. If it is None, they are aligned with the text after `first`.
+    """
     if not text:
         return [first.rstrip(": ")]
     return textwrap.wrap(

@@ -31,7 +31,7 @@ Job = Callable[[Composed], Any]
 
 
 def run_hydra_command(command: str, arguments: list[str], job: Job, show: Job) -> None:
-    """Let Hydra compose a configuration, and run a job with it, or several jobs with -m.
+    """Let Hydra compose a configuration, and run a job with it. With -m, run several jobs.
 
     --help and --cfg print the configuration instead. Each rank of a run does all this, so a mistake ends every rank.
     Only rank 0 prints the error.
@@ -52,13 +52,13 @@ def run_hydra_command(command: str, arguments: list[str], job: Job, show: Job) -
         launcher = world.launcher
         if flags.multirun and launcher is not None:
             raise UserError(
-                f"-m starts several runs, but {launcher} launches one run; leave out -m"
+                f"-m starts several runs, but {launcher} launches a single run; leave out -m"
             )
         _run(command, flags, argv, show if flags.cfg else job)
 
 
 def _run(command: str, flags: argparse.Namespace, argv: list[str], job: Job) -> None:
-    """Run the command like run_hydra_command, but raise a user's mistake."""
+    """Run the command as run_hydra_command does, but raise errors instead of printing them."""
     import hydra
 
     # Let Hydra raise its errors instead of printing them on several lines.
@@ -84,7 +84,7 @@ def _run(command: str, flags: argparse.Namespace, argv: list[str], job: Job) -> 
             if flags.multirun and mistake is not None:
                 # Print the error now, because the other jobs may take hours.
                 print_error(f"job {' '.join(typed.overrides)} failed: {mistake}")
-            # A launcher may run the job in another process, which can only report an exception.
+            # A launcher may run the job in another process. That process can report an error only as an exception.
             if os.getpid() != process:
                 raise
             failures.append(error)
@@ -131,7 +131,7 @@ def parse_flags(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
         raise UserError("--experimental-rerun would load pickled code; resume a run with resume=")
     if flags.config_path is not None or flags.config_name is not None:
         raise UserError(
-            "--config-path and --config-name would replace gptmini's files; add yours with --config-dir"
+            "--config-path and --config-name would replace gptmini's files; add your own files with --config-dir"
         )
     if flags.config_dir is not None and not Path(flags.config_dir).is_dir():
         raise UserError(f"--config-dir must be an existing folder, got {flags.config_dir}")
@@ -163,7 +163,9 @@ def parse_flags(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
 
 
 def refuse(parser: argparse.ArgumentParser, message: str, *, with_sweep: bool = False) -> NoReturn:
-    """Print an error of argparse as one line on stderr, with the key that an unknown flag names, and exit with code 2.
+    """Print an error of argparse as one line on stderr, and exit with code 2.
+
+    If an unknown flag has the name of a key, the line says how to set the key.
 
     Args:
         parser: the parser that found the error.
@@ -181,7 +183,7 @@ def refuse(parser: argparse.ArgumentParser, message: str, *, with_sweep: bool = 
 
 
 def _key_named(name: str, with_sweep: bool) -> str | None:
-    """Return the key or group with a name. Otherwise return GROUP.NAME, if there is one, else None."""
+    """Return the key or the group with a name. Otherwise return a key GROUP.NAME, or None if no key matches."""
     groups = [place.name for place in CONFIGS.iterdir() if place.is_dir()]
     keys = [key for key in known_keys() if with_sweep or not key.startswith("sweep.")]
     if name in keys or name in groups:
@@ -190,7 +192,7 @@ def _key_named(name: str, with_sweep: bool) -> str | None:
 
 
 def _check_jobs_differ(overrides: Sequence[str]) -> None:
-    """Raise UserError if all jobs would be the same run, or would start with each other's weights."""
+    """Raise UserError if all jobs would train the same run, or if a job would start with another job's weights."""
     from gptmini.runs import named_run
 
     for line in overrides:
@@ -199,7 +201,8 @@ def _check_jobs_differ(overrides: Sequence[str]) -> None:
         differs = any(mark in value for mark in (",", "${"))
         if key in ("folder", "resume") and not differs:
             raise UserError(
-                f"{line} names one run, but -m starts several; give each its own folder=runs/mine/${{hydra:job.num}}"
+                f"{line} names a single run, but -m starts several runs; "
+                "give each run its own folder: folder=runs/mine/${hydra:job.num}"
             )
         if key != "init_from":
             continue
@@ -209,5 +212,5 @@ def _check_jobs_differ(overrides: Sequence[str]) -> None:
         is_newest = place.name == "latest" or (place.is_dir() and named_run(place) != place)
         if is_newest:
             raise UserError(
-                f"{line} means the newest run, which changes with each job; give one run folder"
+                f"{line} means the newest run, which changes with each job; give the folder of one run"
             )

@@ -73,7 +73,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _describe(folder: Path, source: str, sizes: "GPTConfig") -> None:
-    """Write the files that make a folder a run of zero steps for the other commands.
+    """Write the files that the other commands need to read a folder as a run of zero steps.
 
     Args:
         folder: folder of the run.
@@ -109,7 +109,9 @@ def read_model(source: str, path: Path, meta: Path | None) -> "tuple[GPT, Tokeni
 
     check_is_supported(path)
     if path.is_file() and path.suffix == ".safetensors":
-        raise UserError(f"cannot import {path} without its config and tokenizer; give its folder")
+        raise UserError(
+            f"cannot import {path} without its config and tokenizer; give the folder that contains it"
+        )
     if path.is_file():
         return read_nanogpt(path, meta)
     if meta is not None:
@@ -120,6 +122,7 @@ def read_model(source: str, path: Path, meta: Path | None) -> "tuple[GPT, Tokeni
         )
     if path.is_dir() and not (path / "config.json").exists():
         raise UserError(
-            f"{source} has no config.json; a Hugging Face folder has config.json, model.safetensors and tokenizer.json"
+            f"{source} has no config.json; give a Hugging Face folder with config.json, model.safetensors and "
+            "tokenizer.json"
         )
     return read_folder(path)

@@ -18,8 +18,8 @@ from gptmini.job.launch import RanksFailed
 from gptmini.process import INTERRUPTED, MISUSE, OUT_OF_RESOURCES, is_muted
 from gptmini.world import this_world
 
-# Seconds that another rank waits before it prints an error. Rank 0 may have the same error and print it first. torchrun
-# ends all ranks when the first rank ends.
+# Every rank except rank 0 waits this many seconds before it prints an error. Rank 0 may have the same error: then it
+# prints the error and ends, and torchrun ends all other ranks.
 BEHIND = 10
 
 # How argparse words an error (Python 3.11 to 3.14), and how gptmini words it.
@@ -33,7 +33,8 @@ REWORDED = (
     (r"argument (\S+): not allowed with argument (\S+)", r"give either \2 or \1, not both"),
     (r"the following arguments are required: (.*)", r"missing argument: \1; see --help"),
 )
-ALIKE = 0.7  # similarity from which an option is suggested for an unknown one; --json and --sort have 0.67
+# If an option is unknown, a known option of at least this similarity is suggested; --json and --sort have 0.67.
+ALIKE = 0.7
 
 
 @contextmanager
@@ -76,7 +77,7 @@ def one_line_errors() -> Iterator[None]:
 
 
 def _stdout_is_unread() -> bool:
-    """Return whether stdout is a pipe without a reader. Any other broken pipe, such as to a worker, is an error."""
+    """Return whether stdout is a pipe without a reader. Any other broken pipe, such as a worker's, is an error."""
     stdout = sys.stdout
     if stdout is None or not hasattr(select, "poll"):
         return False
@@ -90,7 +91,7 @@ def _stdout_is_unread() -> bool:
 
 
 def print_error(mistake: str) -> None:
-    """Print an error as one line on stderr, with the rank unless it is rank 0.
+    """Print an error as one line on stderr. Every rank except rank 0 adds its number.
 
     Print nothing if stderr is closed, because print would use stdout instead.
     """
@@ -118,7 +119,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def complaint(parser: argparse.ArgumentParser, message: str) -> str:
-    """Return an error of argparse in gptmini's words, with the known option that is closest to an unknown one."""
+    """Return an error of argparse in gptmini's words. For an unknown option, suggest the most similar option."""
     unknown = re.match(r"unrecognized arguments: (\S+)", message)
     if unknown is None:
         for theirs, ours in REWORDED:
@@ -135,7 +136,7 @@ def complaint(parser: argparse.ArgumentParser, message: str) -> str:
 
 
 def refuse_options_as_keys(parser: argparse.ArgumentParser, words: Sequence[object]) -> None:
-    """Print an error and exit if a word is NAME=VALUE, the parser has an option --NAME, and no such file exists."""
+    """Print an error and exit if a word is NAME=VALUE, an option --NAME exists, and no file has this name."""
     flags = _flags_of(parser)
     for word in map(str, words):
         flag, equals, _ = f"--{word}".partition("=")
@@ -149,7 +150,7 @@ def _flags_of(parser: argparse.ArgumentParser) -> list[str]:
 
 
 def path_argument(text: str) -> Path:
-    """Return the path in an option, as an argparse type. A leading ~ is the home folder."""
+    """Return an option's value as a path. A leading ~ is the home folder. This function is an argparse type."""
     if not text:
         raise argparse.ArgumentTypeError("must be a file or a folder, got an empty name")
     try:

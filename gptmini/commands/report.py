@@ -93,9 +93,9 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def runs_of(path: Path) -> "list[ReportedRun]":
-    """Return the runs of a path after --compare.
+    """Return the runs of a path that was given after --compare.
 
-    Skip runs of a folder that are damaged or have nothing to show yet, and print a note for each.
+    In a folder of runs, skip a run that is damaged or has nothing to show yet, and print a note about it.
 
     Raises UserError if the path has no run that can be shown.
     """

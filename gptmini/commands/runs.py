@@ -32,7 +32,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         "--sort",
         choices=("begun", "loss"),
         default="begun",
-        help="begun: by start time, newest last; loss: by bits per byte, best first, which compares runs with "
+        help="begun: by start time, newest last; loss: by bits per byte, best first, because runs may have "
         "different tokens (default: begun)",
     )
     return parser.parse_args(arguments)
@@ -51,7 +51,7 @@ def main(arguments: list[str] | None = None) -> None:
     if not folders:
         problem = "has no runs" if options.folder.exists() else "does not exist"
         raise UserError(
-            f"{options.folder} {problem}; start a run with gptmini train, or give the folder set with runs_dir="
+            f"{options.folder} {problem}; start a run with gptmini train, or pass the folder that you gave as runs_dir="
         )
 
     runs = [overview_of(folder) for folder in folders]

@@ -72,12 +72,12 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         help="maximum number of tokens per sample (default: %(default)s)",
     )
 
-    # Drawing the next token. gptmini.generation.Rules checks the ranges.
+    # How the next token is drawn. gptmini.generation.Rules checks the ranges.
     parser.add_argument(
         "--temperature",
         type=float,
         default=SAMPLE_TEMPERATURE,
-        help="divisor of the logits; 0 is greedy (default: %(default)s)",
+        help="divisor of the logits; 0 always takes the most probable token (default: %(default)s)",
     )
     parser.add_argument(
         "--top-k",
@@ -98,7 +98,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         "--repetition-penalty",
         type=float,
         default=1.0,
-        help="above 1: repeat less (default: %(default)s)",
+        help="a value above 1 makes repetitions less probable (default: %(default)s)",
     )
     parser.add_argument(
         "--seed",
@@ -144,7 +144,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         "--dtype",
         default="auto",
         choices=("auto", *DTYPES),
-        help="dtype of the weights; auto: bf16 on a GPU that supports it, else as in the checkpoint",
+        help="dtype of the weights; auto: bf16 on a GPU that supports it, otherwise the dtype in the checkpoint",
     )
     parser.add_argument(
         "--compile",

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from gptmini.generation import TextPiece
 
-# A second Ctrl-C ends the program at once if it comes this many seconds after the first. An earlier one may be the same
-# key press.
+# A second Ctrl-C ends the program immediately if it comes more than this many seconds after the first. A signal that
+# comes earlier may belong to the same key press.
 IMPATIENT = 1.0
 
-# Replacement on a terminal for each control character except line break and tab: Unicode's C0, DEL and C1. A model may
-# write any of them, and a terminal obeys some: an escape sequence can set its title or its clipboard.
+# Control characters (Unicode's C0, DEL and C1) except line break and tab, and the text that a terminal gets instead. A
+# model may write any control character. A terminal executes some of them: an escape sequence can set its title or its
+# clipboard.
 SHOWN_ON_TERMINALS = {
     code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\n\t"
 }
@@ -25,7 +26,7 @@ SHOWN_ON_TERMINALS = {
 class Interruption:
     """Handler that ends a stream of pieces at the first Ctrl-C, so that all generated text is written.
 
-    Another Ctrl-C more than a second after the first raises KeyboardInterrupt at once.
+    If another Ctrl-C comes more than a second after the first, it raises KeyboardInterrupt immediately.
     """
 
     def __init__(self) -> None:
@@ -53,7 +54,7 @@ class Interruption:
 
 
 def show_text(pieces: Iterable["TextPiece"], prompts: list[str], num_samples: int) -> None:
-    """Print each prompt with its continuation while the pieces arrive. Several samples get a title each.
+    """Print each prompt with its continuation while the pieces arrive. If there are several samples, each has a title.
 
     A terminal gets control characters as escapes. Files and pipes get the text unchanged. The pieces of one sample must
     be consecutive, here and in show_jsonl.
@@ -78,7 +79,7 @@ def show_text(pieces: Iterable["TextPiece"], prompts: list[str], num_samples: in
 def show_jsonl(
     pieces: Iterable["TextPiece"], prompts: list[str], num_samples: int, *, logprobs: bool
 ) -> None:
-    """Print one JSON object per line and sample. Its finish is null if Ctrl-C cut the sample off."""
+    """Print a line with a JSON object for each sample. The entry finish is null if Ctrl-C cut the sample off."""
     for number, of_sample in groupby(pieces, key=lambda piece: piece.sample):
         prompt, sample = divmod(number, num_samples)
         drawn = list(of_sample)

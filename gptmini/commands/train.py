@@ -7,7 +7,7 @@ from gptmini.commands.hydra_flags import run_hydra_command
 from gptmini.configuration.compose import Composed
 from gptmini.world import this_world
 
-# The job imports what it needs, so that a wrong key is reported before pydantic, torch and Lightning are imported.
+# Each job imports pydantic, torch and Lightning itself, so that a wrong key is reported before these slow imports.
 
 
 def main(arguments: list[str]) -> None:
@@ -31,7 +31,7 @@ def run_job(composed: Composed) -> float | None:
 
 
 def show_configuration(composed: Composed) -> None:
-    """Print the configuration for a command line; with resume= or folder=, the configuration of the run.
+    """Print the configuration for a command line. With resume= or folder=, print the configuration of that run.
 
     With budget=, prepare the text first, because the chosen values depend on it.
     """
