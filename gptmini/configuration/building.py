@@ -14,7 +14,7 @@ from gptmini.training.settings import RootSettings, Settings, TextSettings
 from gptmini.user_error import UserError
 from gptmini.world import this_world
 
-# Importing torch and Lightning takes seconds. A wrong value is reported before that.
+# Importing torch and Lightning takes seconds. A wrong value is reported before these imports.
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
@@ -46,9 +46,9 @@ def text_settings(
     *,
     kind: type[RootSettings] = RootSettings,
 ) -> TextSettings:
-    """Build the parts of a configuration that decide the tokens; arguments and errors as for build_settings.
+    """Build the parts of a configuration that determine the tokens.
 
-    `kind` is the class that checks the root keys.
+    Arguments and errors are the same as for build_settings. `kind` is the class that checks the root keys.
     """
     config = _changed(plain, changes)
     return TextSettings(
@@ -60,9 +60,10 @@ def text_settings(
 
 
 def build_settings(plain: Mapping[str, Any], changes: Mapping[str, Any] | None = None) -> Settings:
-    """Build every part of a configuration that needs no text. Parts that import torch come last: it takes seconds.
+    """Build every part of a configuration that does not need the text.
 
-    The text is opened later: it may come from stdin or be downloaded, and only the first rank reads it.
+    The parts that import torch are built last, because the import takes seconds. The text is opened later: it may come
+    from stdin or be downloaded, and only the first rank reads it.
 
     Args:
         plain: the configuration as plain values.
@@ -135,7 +136,7 @@ def _plain(config: "DictConfig") -> dict[str, Any]:
 def _text(config: "DictConfig") -> "Callable[[], Corpus]":
     """Return a function that opens the text of a configuration.
 
-    It downloads nothing for a resumed run: the source is named only in the run's folder, which is not trusted.
+    For a resumed run, it downloads nothing: only the run's folder names the source, and this folder is not trusted.
     """
 
     def open_text() -> "Corpus":
@@ -150,7 +151,7 @@ def _text(config: "DictConfig") -> "Callable[[], Corpus]":
 
 
 def target_class(part: "DictConfig") -> Any:
-    """Return the class or function of gptmini that builds a part; None if it is not gptmini's."""
+    """Return the class or function of gptmini that builds a part; None if another library builds it."""
     package, _, name = str(part.get("_target_")).rpartition(".")
     return getattr(import_module(package), name) if package.startswith("gptmini.") else None
 
@@ -161,7 +162,7 @@ def sweep_settings(composed: "Composed") -> "SweepSettings":
 
 
 def build_component(part: "DictConfig", **arguments: object) -> Any:
-    """Build the object that a part of a configuration describes; `arguments` are added to the part's own.
+    """Build the object that a part of a configuration describes; `arguments` are added to the part's own arguments.
 
     Raises UserError if the part names no class.
     """
@@ -171,7 +172,7 @@ def build_component(part: "DictConfig", **arguments: object) -> Any:
     if made is None or isinstance(made, dict | list):
         key = getattr(part, "_get_full_key", str)(None)
         raise UserError(
-            f"{key} must name its class under _target_ or include an option that does, got {shown(made)}"
+            f"{key} must name its class under _target_, or include an option with a _target_, got {shown(made)}"
         )
     return made
 
@@ -179,8 +180,8 @@ def build_component(part: "DictConfig", **arguments: object) -> Any:
 def _trainer_settings(config: "DictConfig") -> "tuple[TrainerSettings, list[str]]":
     """Build the trainer's settings for the devices of this command, and notes for the user.
 
-    A resumed run may have other devices than before. If its batch_size does not divide each device's share of the
-    global batch evenly, the largest smaller number that does is used.
+    A resumed run may use a different number of devices. Its batch_size must divide each device's share of the global
+    batch. If it does not, the next smaller divisor is used.
     """
     from gptmini.training.trainer_settings import divisors, sequences_per_rank
 
@@ -195,8 +196,8 @@ def _trainer_settings(config: "DictConfig") -> "tuple[TrainerSettings, list[str]
     notes = []
     if fitting != wanted:
         notes.append(
-            f"trainer.batch_size={wanted} does not divide the {share} sequences of each of {placed.n_ranks} devices; "
-            f"using {fitting} instead"
+            f"trainer.batch_size={wanted} does not divide the {share} sequences that each of {placed.n_ranks} "
+            f"devices takes per step; using {fitting} instead"
         )
     return replace(placed, batch_size=fitting), notes
 
@@ -204,7 +205,7 @@ def _trainer_settings(config: "DictConfig") -> "tuple[TrainerSettings, list[str]
 def check_model(
     model: "ModelSettings", callbacks: "Sequence[Callback]", frozen: Sequence[str]
 ) -> None:
-    """Raise UserError if the pictures do not fit the model, or if `frozen` has a prefix that matches no weight."""
+    """Raise UserError if the pictures do not fit the model, or if a prefix in `frozen` does not match any weight."""
     from gptmini.training import Pictures
 
     for callback in callbacks:
@@ -259,7 +260,7 @@ def _made(parts: "DictConfig", group: str) -> Mapping[str, Any]:
 
 
 def run_name(config: "DictConfig", typed: "Typed") -> str:
-    """Return the default name of a run: its experiment, or else its text."""
+    """Return the default name of a run: the name of its experiment, or otherwise the name of its text."""
     experiment = typed.choices.get("experiment")
     if experiment is not None:
         return experiment.replace("/", "-")

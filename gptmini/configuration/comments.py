@@ -10,7 +10,7 @@ from gptmini.untrusted import LOADER
 
 
 def comments_of(file: Path) -> tuple[str, dict[str, str]]:
-    """Return a configuration file's comment on itself, and its comment on each key, by the key's dotted name.
+    """Return the comment on a configuration file, and the comments on its keys by dotted name.
 
     A key's comment follows its value on the same line, or is on the lines directly above the key. The comment at the
     top of a file is about the file.

@@ -36,7 +36,7 @@ class Composed(NamedTuple):
 
 @contextmanager
 def as_user_errors() -> Iterator[None]:
-    """Turn Python errors inside Hydra, which an unexpected configuration causes, into a UserError."""
+    """Turn Python errors that Hydra raises for an unexpected configuration into a UserError."""
     try:
         yield
     except (ValueError, TypeError, AssertionError) as error:
@@ -45,7 +45,7 @@ def as_user_errors() -> Iterator[None]:
 
 
 def check_root(config: "DictConfig", command: str) -> None:
-    """Raise UserError for an unknown root key, a group that is removed or not a mapping, or a Hydra key in a part."""
+    """Raise UserError if a root key is unknown, a group is removed or not a mapping, or a part has a Hydra key."""
     from omegaconf import OmegaConf
 
     from gptmini.configuration.keys import check_hydras_keys, root_keys, unknown_root_key
@@ -90,7 +90,7 @@ def compose(command: str, overrides: Sequence[str], config_dir: str | None = Non
 
     Args:
         command: the name of the root configuration.
-        overrides: KEY=VALUE or GROUP=NAME each, as on the command line.
+        overrides: the overrides, each written as KEY=VALUE or GROUP=NAME, as on the command line.
         config_dir: the user's folder, which adds options to the groups.
     """
     import hydra
@@ -102,7 +102,7 @@ def compose(command: str, overrides: Sequence[str], config_dir: str | None = Non
     if config_dir is not None:
         added.append(f"hydra.searchpath=[{quoted(f'file://{Path(config_dir).resolve()}')}]")
 
-    # Hydra's state is global, and initializing it twice is an error: set aside the state of a running job.
+    # Hydra's state is global, and initializing it twice is an error. Set aside the state of a running job.
     running = GlobalHydra.instance().hydra
     GlobalHydra.instance().clear()
     try:

@@ -1,4 +1,4 @@
-"""A run that starts with trained weights (init_from): what its configuration takes from their model or may change."""
+"""init_from: which settings a run takes from the model of its initial weights, and which settings it may change."""
 
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -22,7 +22,7 @@ OF_MODEL = "gptmini.loading.OfModelSettings"
 def take_from_source(config: "DictConfig", typed: Typed) -> None:
     """Fill in what the model of init_from decides: sizes, tokenizer, and the path of its weights.
 
-    Raises UserError if there is no such model, or if its weights do not allow a requested setting.
+    Raises UserError if the model does not exist, or if its weights do not allow a requested setting.
     """
     if config.init_from is None:
         return
@@ -30,8 +30,8 @@ def take_from_source(config: "DictConfig", typed: Typed) -> None:
     source = _source_of(config.init_from)
     if is_requested("tokenizer", typed) and not _makes_tokenizer_of(source, config.tokenizer):
         raise UserError(
-            f"the tokenizer must be the one of init_from={source.path}; leave out tokenizer=, or override an "
-            f"experiment's with tokenizer=of_model tokenizer.path={source.path}"
+            f"the tokenizer must be the tokenizer of init_from={source.path}; leave out tokenizer=, or if an "
+            f"experiment sets it, add tokenizer=of_model tokenizer.path={source.path}"
         )
     config.model = {"_target_": MODEL, **_sizes(config, typed, source)}
     config.tokenizer = {"_target_": OF_MODEL, "path": str(source.path)}
@@ -62,7 +62,7 @@ def _makes_tokenizer_of(source: "TrainedSource", part: "DictConfig") -> bool:
 
 
 def _sizes(config: "DictConfig", typed: Typed, source: "TrainedSource") -> dict[str, Any]:
-    """Return the model's settings for the weights of a source; UserError for a setting that they do not allow."""
+    """Return the model's settings for the weights of a source; UserError for a setting that the weights forbid."""
     sizes = asdict(source.config)
     del sizes["vocab_size"]
     as_in = f"as in init_from={source.path}"
@@ -99,7 +99,7 @@ def _sizes(config: "DictConfig", typed: Typed, source: "TrainedSource") -> dict[
     longest = model.longest_input
     if isinstance(asked, int) and asked > longest:
         raise UserError(f"model.context_length must be at most {longest} {as_in}, got {asked}")
-    # A rotary model keeps all its positions when trained on shorter input; learned positions are cut off.
+    # If a model is trained on shorter input, a rotary model keeps all its positions, but learned positions are cut off.
     if model.position == "rotary":
         sizes["full_context_length"] = None if asked == longest else longest
     return sizes

@@ -50,7 +50,7 @@ def known_keys() -> dict[str, list[str]]:
 
 
 def is_user_component(part: str) -> bool:
-    """Whether a key names a callback or a logger of the user: one that is not in gptmini's configurations."""
+    """Whether a key names a callback or a logger of the user, which gptmini's configurations do not contain."""
     group, _, name = part.partition(".")
     return group in PART_GROUPS and bool(name) and part not in known_keys()
 
@@ -84,7 +84,7 @@ def check_hydras_keys(tree: object, place: str = "") -> None:
 
 
 def unknown_key(key: str) -> str:
-    """Return the message for an unknown key. It names the options that have the key, or else the nearest key."""
+    """Return the message for an unknown key. It names the options that have the key, or otherwise the nearest key."""
     options = known_keys()
     group = key.partition(".")[0]
     if key in options:
@@ -101,8 +101,8 @@ def unknown_key(key: str) -> str:
 
 
 def nearest_key(key: str) -> str:
-    """Return the known key that is most similar to an unknown one; empty if no key is similar."""
-    # A key below a group never means the group itself.
+    """Return the known key that is most similar to an unknown key; empty if no key is similar."""
+    # A key with a dot is inside a group, so it cannot mean the group itself.
     options = [known for known in known_keys() if "." in known or "." not in key]
     close = difflib.get_close_matches(key, options, n=1)
     if not close:

@@ -158,7 +158,7 @@ def _refused_values(error: Any, part: str) -> str:
 
 def _unknown_key(key: str) -> str:
     """Return the message for an unknown key."""
-    # keys.py reads all configurations, which only this mistake needs.
+    # Import keys.py only for this mistake, because the function reads all configurations.
     from gptmini.configuration.keys import unknown_key
 
     return unknown_key(key)
@@ -178,7 +178,8 @@ def _refused_part(error: BaseException) -> str | None:
         return f"cannot import {failed[1]} for {key}: {cause.__cause__}"
 
     sentence = _sentence(cause, key)
-    # A class outside gptmini can raise any error, and does not know its key. Python names an unknown argument.
+    # A class outside gptmini can raise any error, and its message does not name the key. If an argument is unknown,
+    # Python's message names it.
     is_of_others = sentence in (None, str(cause)) and "'gptmini." not in str(error)
     if is_of_others or isinstance(cause, ImportError | TypeError):
         return f"cannot create {key}: {cause}"
@@ -197,7 +198,8 @@ def _unknown_option(error: Any) -> str:
     nearest = f"; did you mean {group}={close[0]}?" if close else ""
     message = f"unknown option {group}={option}; choose one of {', '.join(error.options)}{nearest}"
 
-    # Hydra names the file that chooses the option: a file in no group, or of Hydra's, means the command line.
+    # Hydra names the file that chooses the option. If this file is in no group, or is one of Hydra's own files, the
+    # option was chosen on the command line.
     chooser = re.match(r"In '(?!hydra/)(.+/.+)': ", str(error))
     return message if chooser is None else f"{chooser[1]}.yaml: {message}"
 

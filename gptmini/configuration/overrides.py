@@ -12,7 +12,8 @@ from gptmini.user_error import UserError
 
 # Keys for which Hydra would create an empty folder. gptmini writes runs elsewhere.
 FOLDERS = ("hydra.run.dir", "hydra.run")
-# The first characters of a value in Hydra's notation, even for a key that holds text: a list, a quoted string.
+# A value that starts with one of these characters is a list or a quoted string in Hydra's notation. This also holds if
+# the key is a text key.
 NOTATION = ("[", "'", '"')
 SWEEPS = re.compile(r"(choice|range|interval|glob|shuffle|sort|tag)\(")
 LONGEST_VALUE = 80  # characters of a value in an error message; a longer value is cut
@@ -23,11 +24,11 @@ YAML_NAMES = {"None": "null", "True": "true", "False": "false"}
 def quote_for_hydra(typed: Sequence[str], *, multirun: bool = False) -> list[str]:
     """Quote overrides so that Hydra reads what the user means.
 
-    Hydra's grammar has no umlauts, and commas, parentheses and other characters have a special meaning. A value is
+    Hydra's grammar does not allow umlauts. Commas, parentheses and other characters have a special meaning. A value is
     quoted if the grammar cannot read it, or if its key holds text and Hydra would read it as something else.
 
     Args:
-        typed: KEY=VALUE or GROUP=NAME each.
+        typed: the overrides, each written as KEY=VALUE or GROUP=NAME.
         multirun: whether commas separate the values of a sweep.
 
     Raises UserError for a word that is not an override, and for several values without -m.
@@ -135,9 +136,9 @@ def as_override(key: str, value: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Typed:
-    """The command-line overrides of one run, besides the configuration that Hydra composes from them."""
+    """The command-line overrides of one run. Hydra composes the configuration from them."""
 
-    overrides: Sequence[str] = ()  # KEY=VALUE or GROUP=NAME each, in Hydra's grammar
+    overrides: Sequence[str] = ()  # each is KEY=VALUE or GROUP=NAME in Hydra's grammar
     before: Sequence[str] = ()  # the overrides of earlier starts of a resumed run
     choices: Mapping[str, str | None]  # the chosen option of each group
     config_dir: str | None = None  # the user's folder, which adds options to the groups

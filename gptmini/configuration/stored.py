@@ -1,7 +1,8 @@
-"""The configuration of a run: composed for a new run, stored in the run's folder for a resumed run.
+"""The configuration of a run. Hydra composes it for a new run. A resumed run reads it from the run's folder.
 
 Overrides of a resumed run may change how it is computed and watched, but not what it has trained so far. A run folder
-may come from somebody else: gptmini calls, writes to and sends to nothing that only the folder names.
+may come from somebody else. If only this folder names a function, a file or a server, gptmini does not call the
+function, write the file or send data to the server.
 """
 
 from dataclasses import replace
@@ -30,8 +31,9 @@ def resolve_configuration(composed: Composed) -> tuple[dict[str, Any], Typed]:
     then names the run. Otherwise return the composed configuration with a name, and with the sizes and the tokenizer of
     init_from. A run in folder= that was killed before its first checkpoint starts again, as a new run.
 
-    Raises UserError if the run does not exist, if its configuration is damaged, is of an earlier version or names a
-    class that no configuration here names, or if an override would change what was trained so far.
+    Raises UserError if the run does not exist, or if an override would change what was trained so far. Also raises
+    it if the stored configuration is damaged, is from an earlier version, or names a class that is neither in gptmini's
+    configurations nor in the user's configurations.
     """
     from omegaconf import OmegaConf
 

@@ -29,7 +29,7 @@ def space_of(params: Mapping[str, Any], typed: Sequence[str]) -> Space:
         params: the configuration's sweep.params: values by key.
         typed: overrides for gptmini train; they replace entries of params.
 
-    Raises UserError if nothing varies, or if a key varies that must be the same for all runs.
+    Raises UserError if no key varies, or if a varied key must be the same for all runs.
     """
     from hydra.core.override_parser.overrides_parser import OverridesParser
 
@@ -55,7 +55,7 @@ def space_of(params: Mapping[str, Any], typed: Sequence[str]) -> Space:
 
     if not dimensions:
         raise UserError(
-            "a sweep must vary at least one key; write optimizer.lr=0.01,0.02, or sweep=NAME for a space in a file"
+            "a sweep must vary at least one key; write optimizer.lr=0.01,0.02, or sweep=NAME to use a space from a file"
         )
     return Space(list(dimensions.values()), list(fixed.values()))
 
@@ -87,7 +87,9 @@ def _check(override: "Override") -> None:
     if key in keys_with("of_sweep") and override.is_sweep_override():
         raise UserError(f"{key} must be the same for all runs of a sweep")
     if key.startswith(("hydra.", "hydra/")):
-        raise UserError(f"{override.input_line} is for gptmini train -m; a sweep uses --jobs")
+        raise UserError(
+            f"{override.input_line} applies only to gptmini train -m; in a sweep, use --jobs"
+        )
 
 
 def _dimension(override: "Override") -> Dimension:

@@ -11,10 +11,10 @@ LOCATOR = "hydra._internal.utils"
 
 
 class UserModules(MetaPathFinder):
-    """Finds modules in a folder, for Hydra's import of a _target_ and for the modules that were found there.
+    """Finds modules in a folder, but only if Hydra imports a _target_, or if a module from that folder imports them.
 
-    No other import finds them: a file optuna.py never replaces the library optuna, even if it is not installed.
-    Python itself finds submodules, in the package that was found here.
+    No other import finds them: a file optuna.py never replaces the library optuna, even if the library is not
+    installed. If a package was found here, Python itself finds its submodules.
     """
 
     def __init__(self, folder: str) -> None:

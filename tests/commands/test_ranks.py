@@ -266,7 +266,7 @@ def test_a_run_goes_on_with_more_processes_and_then_with_fewer(script, short):
     # A batch size that does not divide a device's share is lowered, with a note.
     assert script("train", "resume=runs/latest", TWO).code == 0
     with_more = (newest() / "train.log").read_text()
-    assert "trainer.batch_size=4 does not divide the 2 sequences of each of 2 devices" in with_more
+    assert "trainer.batch_size=4 does not divide the 2 sequences" in with_more
     assert "2 processes" in with_more
     assert "stopped  by the time limit at step 2; saved as" in with_more
     assert state_of_run() == (2, 2)
