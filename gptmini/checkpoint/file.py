@@ -44,10 +44,10 @@ def header(config: GPTConfig, tokenizer: dict, **more: object) -> dict:
 def write_checkpoint(checkpoint: dict, path: Path, *, previous: Path | None = None) -> None:
     """Write a checkpoint atomically: write a temporary file, flush it to disk, and rename it.
 
-    An old file at `path` is renamed to `previous` just before, or overwritten if `previous` is None. A process that is
-    killed between the two renames leaves no file at `path`, and a complete file at `previous`.
+    Just before this rename, an old file at `path` is renamed to `previous`. If `previous` is None, it is overwritten.
+    A process that is killed between the two renames leaves no file at `path`, and a complete file at `previous`.
 
-    Raises OSError if the disk is full or permission is missing; then the old file is unchanged, and the partial file
+    Raises OSError if the disk is full or permission is missing. The old file is then unchanged, and the partial file is
     removed.
     """
     try:
@@ -57,7 +57,8 @@ def write_checkpoint(checkpoint: dict, path: Path, *, previous: Path | None = No
             if previous is not None and path.exists():
                 path.replace(previous)
     except (OSError, RuntimeError) as error:
-        # If writing fails, torch raises a RuntimeError. Its context is the file's error or a KeyboardInterrupt.
+        # If writing fails, torch raises a RuntimeError. The __context__ of this error is the file's OSError or a
+        # KeyboardInterrupt.
         cause = error if isinstance(error, OSError) else error.__context__
         if isinstance(cause, KeyboardInterrupt):
             raise cause from None
@@ -75,7 +76,7 @@ def read_checkpoint(path: Path, *, mapped: bool = False, is_checked: bool = Fals
             not read the optimizer state, which is twice as large. The file must not change meanwhile.
         is_checked: whether the checksums were verified before, such as by another process of the run.
 
-    Raises UserError for another format, damage, or pickled code.
+    Raises UserError if the file has a different format, is damaged, or contains pickled code.
     """
     checkpoint = read_tensors(path, mapped=mapped, checked=not is_checked)
     _check_format(checkpoint, path)
@@ -85,7 +86,7 @@ def read_checkpoint(path: Path, *, mapped: bool = False, is_checked: bool = Fals
 def read_header(path: Path) -> dict:
     """Read the entry "gptmini" of a checkpoint, without reading its weights or verifying their checksums.
 
-    Raises UserError for another format, damage, or pickled code.
+    Raises UserError if the file has a different format, is damaged, or contains pickled code.
     """
     checkpoint = read_tensors(path, mapped=True, checked=False)
     _check_format(checkpoint, path)
@@ -124,7 +125,7 @@ def build_model(checkpoint: dict) -> GPT:
     """
     config = config_of(checkpoint["gptmini"])
 
-    # Two cheap checks, before torch would build the millions of layers that a wrong config may claim.
+    # Make two cheap checks before torch builds the model, because a wrong config may claim millions of layers.
     weights = _weights_of(checkpoint["state_dict"])
     claimed = (config.padded_vocab_size, config.d_model)
     embedding = weights.get("embedding.weight", torch.empty(0)).shape

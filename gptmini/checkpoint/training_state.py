@@ -26,14 +26,14 @@ class TrainingState:
     origin: dict | None
     bad_steps: int  # steps that were not applied, because loss or gradient was not finite
     bad_steps_in_a_row: int  # bad steps since the last applied step
-    optimizer: dict[str, dict[str, Tensor]]  # a parameter's moments and step count, by its name
-    callbacks: dict[str, dict]  # a callback's state_dict(), by its state_key
+    optimizer: dict[str, dict[str, Tensor]]  # moments and step count of each parameter, by name
+    callbacks: dict[str, dict]  # state_dict() of each callback, by state_key
 
     @classmethod
     def parse(cls, checkpoint: dict, path: Path) -> "TrainingState":
         """Build the training state of a checkpoint that read_checkpoint returned; `path` is its file.
 
-        Raises UserError if the checkpoint holds only a model, or a training state of another layout.
+        Raises UserError if the checkpoint holds only a model, or if its training state has a different layout.
         """
         try:
             entry = checkpoint["gptmini"]
@@ -56,7 +56,7 @@ class TrainingState:
             )
         except UserError as error:
             raise UserError(f"{path}: {error}") from None
-        except (KeyError, TypeError, ValueError):  # an entry is missing, or has another form
+        except (KeyError, TypeError, ValueError):  # an entry is missing, or has a different form
             raise UserError(
                 f"{path} has no training state that this version can resume from"
             ) from None
