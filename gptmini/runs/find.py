@@ -1,4 +1,4 @@
-"""Find the run, and its checkpoint, for a path from the command line; every command uses these functions."""
+"""Find the run and the checkpoint that a path from the command line means. Every command uses these functions."""
 
 import re
 from pathlib import Path
@@ -6,8 +6,8 @@ from pathlib import Path
 from gptmini.runs.run_folder import identity_of, relative_to_cwd
 from gptmini.user_error import UserError
 
-# A run's checkpoint files, without .ckpt. Other files in the same folder, set aside or put there by a user, are read
-# only if they are named.
+# The names of a run's checkpoint files, without .ckpt. Their folder may contain other files: checkpoints that were set
+# aside, or a user's own files. They are read only if a command names them.
 CHECKPOINTS = ("last", "previous", "best")
 
 # The name of a run's folder: its time, and a number if several runs started in the same second.
@@ -24,15 +24,15 @@ def named_run(path: str | Path, *, saved: bool = False) -> Path:
         path: the path from the command line.
         saved: True to take the newest run with a checkpoint, if any run in the folder has a checkpoint.
 
-    Raises UserError if the path is empty (such as an unset shell variable), does not exist, or is the folder of all
-    runs, which does not say which run is meant.
+    Raises UserError if the path is empty (such as an unset shell variable) or does not exist, or if it is the folder
+    of all runs, because this folder does not say which run is meant.
     """
     if not str(path):
         raise UserError("the name of a run must not be empty; use runs/latest for the newest run")
     path = Path(path).expanduser()
     if not path.exists():
         raise UserError(
-            f"{path} does not exist; give a run folder (runs/latest) or a .ckpt file in one"
+            f"{path} does not exist; give a run folder such as runs/latest, or a run's .ckpt file"
         )
     is_run = (path / "config.yaml").exists() or (path / "checkpoints").is_dir()
     if path.is_file() or is_run:
@@ -47,7 +47,7 @@ def named_run(path: str | Path, *, saved: bool = False) -> Path:
     runs = every_run(path)
     if runs:
         raise UserError(
-            f"{path} is the folder of all runs; give {path / 'latest'} or one run, such as {runs[-1]}"
+            f"{path} is the folder of all runs; give {path / 'latest'} or the folder of one run, such as {runs[-1]}"
         )
     return path
 
@@ -72,7 +72,7 @@ def find_run(path: str | Path) -> Path:
 
 
 def find_runs(path: str | Path) -> list[Path]:
-    """Return every run in a folder of runs, oldest first; for any other path, only the run that find_run finds.
+    """Return every run in a folder of runs, oldest first. For any other path, return only the run that find_run finds.
 
     Raises UserError if the path does not belong to a run.
     """
@@ -92,7 +92,7 @@ def every_run(folder: str | Path) -> list[Path]:
 
 
 def find_checkpoint(path: str | Path) -> Path:
-    """Return the checkpoint file for a path: the file itself, or a run's best.ckpt, or else its latest checkpoint.
+    """Return the checkpoint file for a path: the file itself, or a run's best.ckpt, otherwise its latest checkpoint.
 
     Args:
         path: a .ckpt file, a run folder, root/latest, or a folder of runs, which stands for its newest run with a
@@ -110,7 +110,7 @@ def find_checkpoint(path: str | Path) -> Path:
     if checkpoints:
         return checkpoints[0]
     raise UserError(
-        f"{path} has no checkpoint (checkpoints/best.ckpt or last.ckpt); train it first, or give a file"
+        f"{path} has no checkpoint (checkpoints/best.ckpt or last.ckpt); train the run first, or give a .ckpt file"
     )
 
 
@@ -126,14 +126,14 @@ def has_checkpoint(folder: Path) -> bool:
 
 
 def _runs(folder: Path, *patterns: str) -> list[Path]:
-    """Return the runs whose config.yaml matches a pattern, oldest first, without root/latest, a folder of links."""
+    """Return the runs whose config.yaml matches a pattern, oldest first. Skip root/latest, a folder of links."""
     configs = [path for pattern in patterns for path in folder.glob(pattern)]
     is_run = [path for path in configs if path.is_file() and not path.is_symlink()]
     return sorted((path.parent for path in is_run), key=_start_of)
 
 
 def _start_of(run: Path) -> tuple[str, int, str]:
-    """Return the start of a run as a sort key: the time in its folder's name, or else the time in its config.yaml.
+    """Return the start of a run as a sort key: the time in its folder's name, otherwise the time in its config.yaml.
 
     Modification times would show when the run was resumed or copied.
     """

@@ -1,4 +1,4 @@
-"""A run's metrics.jsonl, with one logged JSON object per line, and the pictures that its lines name.
+"""A run's metrics.jsonl, which contains one JSON object per line, and the pictures that these lines name.
 
     {"step": 20, "time": 1795478858.222, "train/loss": 4.25, "weights/grad_norm": 1.5}
     {"step": 200, "time": 1795478901.7, "samples": ["a text that the model wrote", "another one"]}
@@ -32,7 +32,7 @@ TIME = "time"
 # Prefixes of the tags that every validation writes.
 VALIDATION = ("val/", "samples", "zoom/")
 
-# Prefix of the tags that every start of a run writes again.
+# Prefix of the tags that a run writes again each time it starts or resumes.
 BEGINNING = "setup/"
 
 Line = dict[str, Any]  # the entries of one line, by tag
@@ -42,7 +42,7 @@ Curves = dict[str, list[tuple[int, float]]]  # (step, value) points, by tag
 def read_lines(folder: Path, *, having: str = "") -> list[Line]:
     """Read a run's metrics.jsonl in order; return an empty list if the file does not exist.
 
-    A last line without a line end, which a killed process leaves, is skipped.
+    If the last line has no line end, it is skipped: a killed process may leave such a line.
 
     Args:
         folder: the run's folder.

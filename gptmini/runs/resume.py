@@ -16,7 +16,7 @@ def find_training_state(path: Path) -> "tuple[TrainingState | None, list[str]]":
     """Read the training state that a run resumes from.
 
     Args:
-        path: a .ckpt file, or a run folder; for a folder, its readable checkpoint of the latest step is read.
+        path: a .ckpt file, or a run folder. In a folder, the readable checkpoint with the latest step is read.
 
     Returns the state (None if nothing was saved yet), and a line about each damaged file that was skipped.
     Raises UserError if the file, or every checkpoint in the folder, is damaged or has no training state.
@@ -26,7 +26,8 @@ def find_training_state(path: Path) -> "tuple[TrainingState | None, list[str]]":
 
     files = [path]
     if path.is_dir():
-        # Latest first. A damaged file has step infinity, so that every damaged file is reported.
+        # The latest checkpoint comes first. For a damaged file, step_of returns infinity, so this file comes even
+        # earlier and is reported.
         files = sorted(checkpoints_in(path), key=step_of, reverse=True)
 
     damaged = []
@@ -44,15 +45,15 @@ def find_training_state(path: Path) -> "tuple[TrainingState | None, list[str]]":
 def make_latest(path: Path, step: int, folder: Path) -> list[Path]:
     """Make a checkpoint the latest checkpoint of its run: rename later and damaged checkpoints.
 
-    If the run is killed before its next save, it resumes from the same checkpoint again. A file that is not one of
-    checkpoints_in() is left unchanged, and copied to previous.ckpt.
+    If the run is killed before its next save, it resumes from the same checkpoint again. If
+    checkpoints_in() does not return the file, it is left unchanged and copied to previous.ckpt.
 
     Args:
         path: the checkpoint that the run resumes from.
         step: optimizer step of that checkpoint.
         folder: the run's folder.
 
-    Returns the new names of the renamed files, set-aside-<name>-<step>.ckpt; the step of a damaged file is inf.
+    Returns the new names of the renamed files: set-aside-<name>-<step>.ckpt. For a damaged file, <step> is inf.
     Raises OSError if a file cannot be copied or renamed.
     """
     aside = []
@@ -70,7 +71,7 @@ def make_latest(path: Path, step: int, folder: Path) -> list[Path]:
 
 
 def _set_aside_if_later(file: Path, step: int) -> list[Path]:
-    """Rename a checkpoint of a later step or a damaged one; return a list with its new name, or an empty list."""
+    """Rename a checkpoint if it is damaged or later than `step`. Return a list with its new name, or an empty list."""
     from gptmini.checkpoint.file import step_of
 
     if not file.is_file():

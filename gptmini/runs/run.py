@@ -30,7 +30,7 @@ class Run:
 
     Args:
         folder: the run's folder.
-        root: the folder of all runs; None for a run elsewhere.
+        root: the folder of all runs; None if the run is not in this folder.
         resumed: whether an earlier process started the run.
         state: the training state to resume from; None to start from the first step.
         notes: lines for the user about how the checkpoint was found.
@@ -52,8 +52,8 @@ class Run:
         self.notes = list(notes)
         self.identity = identity_of(folder)
         self.end: RunStatus | None = None  # the state file of the run's previous start
-        self.lines: list[Line] = []  # of metrics.jsonl, up to the step
-        self.overrides: Sequence[str] = ()  # of all starts of this run, KEY=VALUE each
+        self.lines: list[Line] = []  # the lines of metrics.jsonl up to the step
+        self.overrides: Sequence[str] = ()  # of all starts of this run, each as KEY=VALUE
         self.log: TextIO | None = None  # train.log, which begin() opens
 
     @property
@@ -65,8 +65,8 @@ class Run:
         """Whether a run of `max_steps` steps has nothing left to train.
 
         Either its last step is done and validated, or a callback, such as EarlyStopping or a sweep's pruner, ended it.
-        A run that a callback ended continues if max_steps has changed, or if asked_to_go_on says that resume= was
-        given. A command with folder= does not continue it, because such a command may be repeated blindly.
+        A run that a callback ended continues if max_steps has changed, or if resume= was given (`resume_given`). With
+        folder=, it does not continue, because a script may repeat such a command any number of times.
         """
         state = self.state
         if state is None:
@@ -79,11 +79,12 @@ class Run:
     def begin(self, config: str, overrides: Sequence[str]) -> None:
         """Prepare the folder for training, and open the log. Call this after every check.
 
-        Files and log lines that are later than the checkpoint are removed or renamed. runs/latest then points here.
+        Files and log lines that were written after the checkpoint are removed or renamed. Afterwards, runs/latest
+        points to this run.
 
         Args:
             config: the configuration in YAML.
-            overrides: the overrides of all starts of the run, KEY=VALUE each.
+            overrides: the overrides of all starts of the run, each as KEY=VALUE.
         """
         if self.resumed:
             remove_leftovers(self.folder)
@@ -98,9 +99,9 @@ class Run:
         self.log = (self.folder / "train.log").open("a", encoding="utf-8")
 
     def _take_back(self) -> None:
-        """Remove log lines, and set aside checkpoints, that are later than the state.
+        """Remove the log lines after the state, and set aside the checkpoints after it.
 
-        The new metrics.jsonl is written under a temporary name first, so that a full disk changes nothing.
+        The new metrics.jsonl has a temporary name until it is complete, so that a full disk changes nothing.
         """
         newest = -1
         validated = False
@@ -117,7 +118,7 @@ class Run:
             self.notes.append(f"renamed a later or damaged checkpoint to {file}")
 
     def close(self) -> None:
-        """Close the log; ignore an error of the last write, because the first failed write reported it."""
+        """Close the log. Ignore an error of the last write, because the first failed write was reported."""
         if self.log is not None:
             with suppress(OSError):
                 self.log.close()
@@ -129,12 +130,12 @@ def open_run(
 ) -> Iterator[Run]:
     """Lock the folder of a new run, or of the run to resume.
 
-    The folder is locked until the end of the block. A new folder that is still empty then is removed.
+    The folder is locked until the end of the block. If a new folder is still empty at the end, it is removed.
 
     Args:
         resume: a run folder or a .ckpt file in one; None for a new run.
-        folder: the folder of a new run. It may be absent or empty, or hold a run without a checkpoint, which starts
-            again. None for runs_dir/name/<time>.
+        folder: the folder of a new run. It may be absent or empty. If it holds a run without a checkpoint, this run
+            starts again. None for runs_dir/name/<time>.
         runs_dir: the folder of all runs.
         name: the run's name.
 

@@ -22,7 +22,7 @@ VERSION = b"version: "  # the first bytes of a run's config.yaml
 # The lines of a config.yaml that identify the run, and the number of bytes that are searched for them.
 IDENTITY = re.compile(r"^(begun|id): '?([\w.-]+)'?$", re.MULTILINE)
 HEAD = 1024
-LONGEST_NAME = 100  # characters of a run's name in its id: Weights & Biases takes 128 in all
+LONGEST_NAME = 100  # characters of a run's name in its id; Weights & Biases allows ids of 128
 LINKED = ("config.yaml", "train.log", "checkpoints")  # items that runs/latest links to
 # Seconds that a process waits for a run's lock. `gptmini runs` holds it for an instant.
 PATIENCE = 0.5
@@ -31,7 +31,7 @@ PATIENCE = 0.5
 class Identity(NamedTuple):
     """The start time of a run and its unique id. Both stay the same when the folder is renamed, moved or resumed."""
 
-    begun: str  # local time, as in the name of a run's folder, and microseconds
+    begun: str  # local time as in the name of a run's folder, with microseconds added
     id: str  # letters of any alphabet, digits, and the characters _ . -
 
 
@@ -79,7 +79,7 @@ def make_run_folder(runs_dir: str, name: str | None, folder: str | None) -> tupl
 
 
 def _missing(folder: Path) -> list[Path]:
-    """Return those of a folder and its parents that do not exist, innermost first."""
+    """Return a folder and its parents, innermost first, without the folders that exist."""
     return [path for path in (folder, *folder.parents) if not path.exists()]
 
 
@@ -91,20 +91,20 @@ def _check_free(folder: Path) -> None:
                 f"folder={folder} is inside the run {around}; choose a folder outside it"
             )
 
-    # A process that was killed before its run started has left its lock, and perhaps a partial config.yaml.
+    # If a process was killed before its run started, it left its lock and perhaps a partial config.yaml.
     held = {item.name for item in folder.iterdir()} if folder.is_dir() else set()
     others = {name for name in held if name != ".lock" and not name.startswith(".config.yaml.")}
     if others:
         raise UserError(
-            f"folder={folder} must be a run, an empty folder or absent, but it contains {min(others)}"
+            f"folder={folder} must be a run folder, an empty folder or a new folder, but it contains {min(others)}"
         )
 
 
 def identity_of(folder: Path) -> Identity:
     """Return the identity of the run in a folder, or a new identity for a folder without a run.
 
-    A run of an earlier version stores no identity. Its id is the name of its folder, and its start time is when its
-    configuration was written: at its first start, or when it was last resumed.
+    A run of an earlier version does not store an identity. Its id is then the name of its folder. Its start time is the
+    time at which its configuration was written: at its first start, or at its last resume.
     """
     if not is_run(folder):
         place = folder.absolute()
@@ -139,7 +139,7 @@ def write_config(
     Args:
         config: the configuration in YAML, without interpolations.
         folder: the run's folder.
-        overrides: the overrides of all starts of the run, KEY=VALUE each.
+        overrides: the overrides of all starts of the run, each as KEY=VALUE.
         identity: the run's identity; None for an imported model, which never trains.
     """
     import yaml
@@ -155,7 +155,7 @@ def write_config(
 def read_config(folder: Path, *, to_go_on: bool = False) -> tuple[dict, list[str]]:
     """Read the configuration and the overrides of a run from its config.yaml.
 
-    Raises UserError if the file is damaged, or, with to_go_on, if this version cannot resume the run.
+    Raises UserError if the file is damaged. With to_go_on, also raises it if this version cannot resume the run.
     """
     tree = read_yaml(folder / "config.yaml")
     version = tree.pop("version", None)
@@ -186,7 +186,7 @@ def check_version(version: object, folder: Path) -> None:
 
 
 def _major_and_minor(version: str) -> tuple[int, ...]:
-    """Return a version's first two numbers, which decide whether a run can resume; fewer if the text has fewer."""
+    """Return a version's first two numbers, or fewer if it has fewer. They decide whether a run can resume."""
     return tuple(map(int, re.findall(r"\d+", version)[:2]))
 
 
@@ -222,7 +222,9 @@ def locked(folder: Path) -> Iterator[None]:
         lock.acquire(timeout=PATIENCE)
     except Timeout:
         process = path.read_text() or "unknown"
-        raise UserError(f"{folder} is being trained by process {process}; stop it first") from None
+        raise UserError(
+            f"{folder} is being trained by process {process}; stop that process first"
+        ) from None
 
     try:
         with naming(path):
@@ -236,7 +238,7 @@ def locked(folder: Path) -> Iterator[None]:
 def link_latest(root: Path, folder: Path) -> None:
     """Make root/latest a folder of links into a run's folder.
 
-    The event files get no link: TensorBoard follows links, and would list the run twice.
+    The event files are not linked, because TensorBoard follows links and would list the run twice.
 
     Args:
         root: the folder of all runs.
@@ -263,9 +265,9 @@ def check_latest(latest: Path) -> None:
 
 
 def root_of(folder: Path, runs_dir: str) -> Path | None:
-    """Return the folder of all runs that contains a run, and the link `latest`; None for a run elsewhere.
+    """Return the folder of all runs that a run belongs to, where `latest` is kept; None if there is no such folder.
 
-    This is runs_dir. For a run below another runs_dir, it is the parent folder with links to its newest run.
+    This is runs_dir if it contains the run. Otherwise, it is a parent folder of the run that contains `latest`.
     """
     root = Path(runs_dir).expanduser()
     folder = folder.absolute()

@@ -41,7 +41,7 @@ def write_status(folder: Path, state: RunStatus) -> None:
 def read_status(folder: Path) -> RunStatus | None:
     """Read the state of a run; None if the run was killed before it wrote its state.
 
-    Raises UserError if a run did not write the file.
+    Raises UserError if the file does not contain a state.
     """
     path = folder / FILE
     if not path.is_file():
@@ -51,4 +51,6 @@ def read_status(folder: Path) -> RunStatus | None:
         return RunStatus(**read_json(path))
     except ValidationError as error:
         mistake = first_error(error)
-        raise UserError(f"{path} is not the state of a run ({mistake}); remove it") from None
+        raise UserError(
+            f"{path} does not contain the state of a run ({mistake}); remove it"
+        ) from None
