@@ -1,4 +1,4 @@
-"""The Optuna journal of a sweep. Processes share it, and it survives the kill of any of them."""
+"""The Optuna journal of a sweep. Several processes share it, and any of them may be killed without damage to it."""
 
 import os
 from pathlib import Path
@@ -28,8 +28,8 @@ optuna.logging.set_verbosity(optuna.logging.WARNING)
 class JournalLock(JournalFileOpenLock):
     """The lock of a sweep's journal; it replaces Optuna's lock, which waits half a minute for a killed process.
 
-    Acquiring the lock removes an incomplete last line, which a killed process may leave: the journal would be
-    unreadable if another line followed. A thread that holds the lock may acquire it again.
+    A killed process may leave an incomplete last line. Acquiring the lock removes it, because the journal would be
+    unreadable if another line followed. A thread that holds the lock may acquire it a second time.
     """
 
     def __init__(self, journal: Path) -> None:

@@ -27,7 +27,7 @@ class PrunedTrial:
 
     @staticmethod
     def is_one(run: Path) -> bool:
-        """Return whether a run belongs to a trial; a copy of the run may be in another folder."""
+        """Return whether a run belongs to a trial. A copy of the run in another folder does not belong to a trial."""
         return run.name.isdecimal() and (run.absolute().parent / JOURNAL).is_file()
 
     def report(self, step: int, value: float) -> bool:
@@ -35,7 +35,7 @@ class PrunedTrial:
         trial = self._trial()
         if trial.state is not TrialState.RUNNING:
             return False
-        # A run that resumes from a checkpoint repeats the validations after it.
+        # If a run resumes from a checkpoint, it repeats the validations after this checkpoint.
         if step not in trial.intermediate_values:
             id_of_trial = self._journal.id_of(self._number)
             self._journal.storage.set_trial_intermediate_value(id_of_trial, step, value)

@@ -13,7 +13,7 @@ from gptmini.key_table import keys_with
 from gptmini.settings import STRICT
 from gptmini.user_error import UserError
 
-# Significant digits of a number drawn from an interval. More digits would only make commands unreadable.
+# Significant digits of a number that is drawn from an interval. More digits would make commands hard to read.
 DIGITS = 4
 SEED = "seed"  # the key over which the table shows means
 
@@ -26,7 +26,7 @@ class SweepSettings:
     sampler: Literal["auto", "grid", "random", "tpe"]
     trials: PositiveInt | None  # total number of runs; None: every point of the grid
     seed: NonNegativeInt
-    retries: NonNegativeInt  # how often a run whose process was killed is restarted
+    retries: NonNegativeInt  # how often to restart a run whose process was killed
     pruner: Literal["median", "hyperband"] | None
     pruner_startup: NonNegativeInt  # finished runs required before the first pruning
     pruner_warmup: NonNegativeInt  # steps of a run before it may be pruned

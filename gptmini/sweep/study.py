@@ -1,7 +1,7 @@
 """The trials of a sweep; workers take one after another.
 
-A trial is one line of the journal, so the journal has all its values or no trial. A worker and its run hold the lock
-of their trial. The kernel releases the lock when both processes are gone.
+A trial is one line of the journal, so the journal never has only some values of a trial. A worker and its run hold
+the lock of their trial. The kernel releases the lock when both processes are gone.
 """
 
 import fcntl
@@ -63,14 +63,14 @@ class Sweep(Journal):
         self.settings = settings
         self.sampler = settings.sampler_of(space)
         self.n_trials = settings.n_trials_of(space)
-        # A new start of the sweep retries trials that an earlier start gave up. A trial given up again is given up for
-        # all workers of this start.
+        # A new start of the sweep retries trials that an earlier start gave up. If this start
+        # gives up such a trial too, its workers do not retry the trial.
         self._given_up_before = [trial.user_attrs.get(GIVEN_UP, 0) for trial in self.trials()]
 
     def describe(self, description: Mapping[str, object]) -> None:
-        """Write the values common to all runs, by key; if the journal has them already, compare.
+        """Write the values common to all runs, by key. If the journal already has such values, compare them.
 
-        Raises UserError if the folder belongs to a sweep with other values.
+        Raises UserError if the values in the journal are different.
         """
         with self.lock:
             before = self.description
@@ -82,11 +82,11 @@ class Sweep(Journal):
             now = description.get(key)
             if was != now:
                 raise UserError(
-                    f"the sweep in {self.folder} has {key}={was}, got {now}; name=OTHER starts a new sweep"
+                    f"the sweep in {self.folder} has {key}={was}, got {now}; to start a new sweep, add name=OTHER"
                 )
 
     def take(self) -> ClaimedTrial | None:
-        """Lock and return an interrupted trial, otherwise a new trial; return None if there is neither now."""
+        """Lock and return an interrupted trial, or otherwise a new trial. Return None if no trial can be taken now."""
         with self.lock:
             trials = self.trials()
             for trial in trials:
@@ -98,7 +98,7 @@ class Sweep(Journal):
 
             if len(trials) >= self.n_trials:
                 return None
-            # A worker that died before it added the trial may hold this lock for a moment.
+            # If a worker died before it added the trial, it may still hold this lock for a moment.
             lock = self._lock_trial(len(trials))
             if lock is None:
                 return None
@@ -194,9 +194,10 @@ class Sweep(Journal):
         return None
 
     def _new_trial(self, number: int) -> FrozenTrial:
-        """Return a trial whose values follow from the sweep's seed and the trial's number.
+        """Return a trial whose values are determined by the sweep's seed and the trial's number.
 
-        Each value has its own seed. Samplers with the same seed would draw the same values in every worker.
+        Each value is drawn with its own seed. If all samplers had the same seed, every worker would draw the same
+        values.
         """
         distributions = {
             dimension.key: _distribution_of(dimension) for dimension in self.space.dimensions

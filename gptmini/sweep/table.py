@@ -22,7 +22,7 @@ class Row:
     texts: dict[str, str]  # values of the varied keys
     loss: float | None = None  # lowest validation loss, in nats per token
     bits_per_byte: float | None = None  # at the same validation
-    step: int | None = None  # of that validation
+    step: int | None = None  # the step of the same validation
     seconds: float | None = None  # how long the last start took; None while the trial has no result
     run: str  # the run's folder
     reason: str | None = None  # why it failed or was given up
@@ -39,7 +39,7 @@ class Setting:
     texts: dict[str, str]  # values of the varied keys, without the seed
     n_done: int
     n_trials: int
-    mean: float | None  # mean figure of done trials; None without done trials
+    mean: float | None  # mean figure of the done trials; None if no trial is done
     spread: float | None  # standard deviation of the figures; None for fewer than 2
 
 

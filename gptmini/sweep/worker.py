@@ -19,25 +19,25 @@ from gptmini.user_error import UserError
 
 MISTAKE = 2  # exit code of a run with a user error; a retry would fail again
 POLL = 0.5  # seconds between two checks of the other workers' trials
-# Signals that end a sweep after its runs are saved; Windows lacks the last three.
+# Signals that end a sweep after its runs are saved. Windows does not have the last three.
 SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2")
 LONGEST_REASON = 300  # characters
 
 
 class SweepStop:
-    """The request to end a sweep: the first signal is passed on to its runs, a second one ends the sweep at once."""
+    """The request to end a sweep. The first signal is passed on to the runs; a second signal ends the sweep."""
 
     def __init__(self) -> None:
         self.signal = 0  # number of the first signal; 0 for none
         self._runs: set[subprocess.Popen] = set()  # processes that have not been sent SIGTERM
-        # Makes a signal wait until a run that is being started is in _runs. It is reentrant, because the main thread,
-        # which handles signals, may hold it.
+        # While a run is being started, this lock makes a signal wait until the run is in _runs. The lock is reentrant:
+        # the main thread handles signals, and may already hold the lock.
         self._lock = threading.RLock()
 
     def run(self, command: Sequence[str], **options: Any) -> int:
-        """Run a process and return its exit code, as subprocess.run does. `ask` sends it SIGTERM.
+        """Run a process, and return its exit code. `ask` sends SIGTERM to the process.
 
-        options are those of subprocess.Popen. After a request to end, no process is started.
+        options are the keyword arguments of subprocess.Popen. After a request to end, the process is not started.
         """
         with self._lock:
             if self.signal:
@@ -76,7 +76,7 @@ class SweepStop:
                 signal.signal(number, handlers_before[number])
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        """Pass a signal on to the runs at once, because a second signal may end this process at any time."""
+        """Pass a signal on to the runs immediately, because a second signal may end this process at any time."""
         is_first = not self.signal
         self.ask(number)
         if not is_first and number in (signal.SIGINT, signal.SIGTERM):
@@ -87,11 +87,11 @@ class SweepStop:
 
 @dataclass(frozen=True, kw_only=True)
 class Worker:
-    """A worker that trains trials until no trial is left or the sweep is asked to end.
+    """A worker that takes trials and trains their runs, until no trial is left or the sweep is asked to end.
 
-    Each run has a session of its own, so Ctrl-C in the terminal reaches only the sweep, which sends the run SIGTERM to
-    save and end. The run inherits the lock of its trial, so no other worker trains the trial while the run lives. This
-    holds even if the worker dies before the run has locked its own folder.
+    Each run has its own session, so Ctrl-C in the terminal reaches only the sweep. The sweep then sends SIGTERM to the
+    run, which saves and ends. The process of the run inherits the lock of its trial. While this process exists, no
+    other worker takes the trial, even if the worker dies before the run has locked its own folder.
     """
 
     sweep: Sweep
@@ -103,7 +103,7 @@ class Worker:
     variables: Mapping[str, str] | None = None  # environment variables added for this worker's runs
 
     def work(self) -> None:
-        """Take trials and train them. While others train the last trials, wait, because these may be interrupted."""
+        """Take trials and train their runs. Wait while others train the last trials, in case a trial is interrupted."""
         while not self.stopping.signal:
             trial = self.sweep.take()
             if trial is not None:
@@ -117,7 +117,7 @@ class Worker:
                 time.sleep(POLL)
 
     def _train(self, trial: ClaimedTrial) -> None:
-        """Train a trial until its run has ended, or has been killed too often."""
+        """Train the run of a trial, until the run has ended or has been killed too often."""
         number = trial.number
         values = " ".join(f"{key}={text}" for key, text in trial.texts.items())
         resumed = " (resumed)" if self.sweep.run_of(number).exists() else ""
@@ -127,7 +127,7 @@ class Worker:
         reason = ""
         for attempt in range(retries + 1):
             began = time.monotonic()
-            # The pruner may have ended the run, and its worker died before it recorded that.
+            # The pruner may have ended the run earlier, and the run's worker may have died before it recorded this.
             is_pruned = self._is_pruned(number)
             code = 0 if is_pruned else self._run(trial)
             if code == 0:
@@ -149,7 +149,7 @@ class Worker:
         self.on_end(self.sweep)
 
     def _run(self, trial: ClaimedTrial) -> int:
-        """Train a trial's run in another process; return the exit code, negative if a signal killed it."""
+        """Train a trial's run in another process. Return its exit code, which is negative if a signal killed it."""
         run = self.sweep.run_of(trial.number)
         output = self._output_of(trial.number)
         output.parent.mkdir(exist_ok=True)

@@ -126,7 +126,7 @@ def test_what_is_tried_cannot_change_amid_a_sweep(sweep, tmp_path):
         ((RATES, "trainer.max_steps=5"), "trainer.max_steps=4, got 5"),
         ((RATES, "sweep.seed=2"), "sweep.seed=1, got 2"),
     ):
-        sweep(*other).assert_refused(f"runs/sweep has {message}; name=OTHER ")
+        sweep(*other).assert_refused(f"runs/sweep has {message}; ", "name=OTHER")
     assert sweep(RATES, "sweep.seed=2", "name=other").code == 0
 
     (tmp_path / "my.txt").write_text("Another text.\n" * 200)
