@@ -41,7 +41,7 @@ SETTINGS = {
 LOSS_CHART = (7, 3.4)  # inches, for the two charts of token losses
 LOSS_BOX = (0.075, 0.14, 0.91, 0.77)  # left, bottom, width, height of their axes, as fractions
 SMOOTHED = 15  # positions averaged in the bold line of losses by position
-BINS = 60  # of the histogram
+BINS = 60  # bins of the histogram
 LEAST_RANGE = 0.01  # minimum range of the histogram, nats
 
 CURVES = (5.4, 3.0)  # inches, for a chart of curves without its legend
@@ -49,7 +49,7 @@ STYLES = ("-", "--", ":", "-.")  # line styles of the tags if a chart has severa
 LEGEND_WIDTH = 84  # characters of 7 points that fit side by side below a chart of curves
 LEGEND_SAMPLE = 6  # width of the line sample before each label of the legend, in characters
 LEGEND_ROW = 0.16  # height of a row, in inches
-DWARFING = 10  # times the median; a larger value would flatten all other values
+DWARFING = 10  # on a linear scale, a value of this many medians flattens all other values
 
 MOST_COLUMNS = 4  # attention maps side by side
 LONGEST_LABEL = 12  # characters of a token's label
@@ -85,7 +85,7 @@ def attention_maps(
     names = [_token_name(label) for label in labels]
 
     side = min(MOST_MAP, max(LEAST_MAP, LABEL_HEIGHT * n_tokens))
-    margin = 0.2 + LABEL_WIDTH * max(map(len, names))  # beside and below the maps, for the labels
+    margin = 0.2 + LABEL_WIDTH * max(map(len, names))  # left of and below the maps, for the labels
     width = margin + n_columns * side + (n_columns - 1) * GAP + SCALE
     height = HEADING + n_rows * side + (n_rows - 1) * TITLE + margin
     figure = Figure(figsize=(width, height))
@@ -100,7 +100,8 @@ def attention_maps(
 
     places = list(figure.subplots(n_rows, n_columns, squeeze=False).flat)
     future = np.triu(np.ones((n_tokens, n_tokens), dtype=bool), k=1)  # (T, T)
-    norm = PowerNorm(0.5, vmin=0, vmax=1)  # square root: linearly, weights below 0.1 look white
+    # A square-root scale: on a linear scale, weights below 0.1 look white.
+    norm = PowerNorm(0.5, vmin=0, vmax=1)
     for i, ((layer, head), weights) in enumerate(maps.items()):
         axes = places[i]
         axes.imshow(
@@ -187,11 +188,13 @@ def loss_histogram(losses: np.ndarray, title: str) -> Figure:
 def curves(lines: Mapping[tuple[str, str], Sequence[tuple[int, float]]], title: str) -> Figure:
     """Draw one or more curves over the optimizer steps.
 
-    With more than one run, each run has a colour and each tag a line style. With one run, each tag has a colour. The
-    scale is logarithmic if the largest value is much larger than the median; it omits values of 0.
+    If there are several runs, each run has its own colour, and each tag has its own line style. If there is one run,
+    each tag has its own colour. The scale is logarithmic if the largest value is much larger than the median. A
+    logarithmic scale omits values of 0.
 
     Args:
-        lines: (step, value) points by (name of a run, tag), at least one point per curve. Either text may be empty.
+        lines: (step, value) points by (name of a run, tag), at least one point per curve. The name or the tag
+            may be empty.
     """
     runs = list(dict.fromkeys(run for run, _ in lines))  # keeps the order, unlike a set
     tags = list(dict.fromkeys(tag for _, tag in lines))
@@ -242,7 +245,7 @@ def svg(figure: Figure) -> bytes:
 
 
 def _needs_logarithm(values: Sequence[float]) -> bool:
-    """Return whether a log scale suits: the largest value is DWARFING times the median, and no value is negative."""
+    """Return whether to use a log scale: the largest value is DWARFING times the median, and no value is negative."""
     finite = [value for value in values if math.isfinite(value)]
     positive = [value for value in finite if value > 0]
     if not positive or min(finite) < 0:

@@ -16,16 +16,16 @@ class Overview:
     folder: Path
     state: str  # running, done, ended, pruned, stopped, failed, killed or damaged
     changed: list[str]  # overrides, each KEY=VALUE
-    by: str | None = None  # what ended, stopped or failed it
+    by: str | None = None  # what ended or stopped the run, or made it fail
     step: int | None = None  # optimizer steps done
     max_steps: int | None = None
     loss: float | None = None  # lowest validation loss, in nats per token
     bits_per_byte: float | None = None  # at the same validation
-    reason: str | None = None  # why the run cannot be read; None if it can
+    reason: str | None = None  # why the run cannot be read; None if it can be read
 
 
 def overview_of(folder: Path) -> Overview:
-    """Return the summary of a run in any state; a run that cannot be read is damaged."""
+    """Return the summary of a run in any state. If the run cannot be read, its state is damaged."""
     try:
         return _overview_of(folder)
     except (OSError, ValueError, LookupError, TypeError) as error:
@@ -50,7 +50,7 @@ def _overview_of(folder: Path) -> Overview:
         # A run logs more often than it saves a checkpoint.
         step = max((line[STEP] for line in read_lines(folder)), default=step)
     elif stored is None or stored.state == "running":
-        # The stored step is that of the latest checkpoint; later steps are lost.
+        # The stored step is the step of the latest checkpoint. Later steps are lost.
         state = "killed"
     else:
         state = stored.state

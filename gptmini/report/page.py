@@ -57,7 +57,7 @@ FIGURES = {
 
 
 def page_of(runs: list[ReportedRun], *, compare: bool) -> str:
-    """Return the HTML page that compares several runs, or the page of the first run if not compare."""
+    """If `compare`, return the HTML page that compares the runs. Otherwise, return the page of the first run."""
     sections = sections_of_several_runs(runs) if compare else sections_of_one_run(runs[0])
     body = [
         f"<h2>{html.escape(heading)}</h2>\n{content}\n" for heading, content in sections if content
@@ -71,7 +71,7 @@ def sections_of_one_run(run: ReportedRun) -> Iterator[tuple[str, str]]:
     yield "Summary", figures_table([run])
     yield from charts([run])
 
-    # For what validations log, the page shows the latest; earlier ones open on a click.
+    # The page shows the samples and tables of the latest validation. Those of earlier validations open on a click.
     yield "Samples", newest_first(samples(run, MOST_VERSIONS))
     yield "Most mispredicted tokens", newest_first(tables(run, "zoom/mispredicted", MOST_VERSIONS))
     for tag, pictures in run.pictures.items():
@@ -186,7 +186,7 @@ def _lines(
 
 
 def newest_first(versions: list[tuple[int, str]]) -> str:
-    """Return HTML of the latest of (step, HTML) versions, given oldest first; earlier versions open on a click."""
+    """Return the HTML of (step, HTML) versions, given oldest first. All versions except the latest open on a click."""
     if not versions:
         return ""
 

@@ -38,7 +38,7 @@ def text_in(header: dict) -> str | None:
 
 
 def origin_in(header: dict) -> str | None:
-    """Return the end of the path of the weights that a run started from, or None if it started without weights."""
+    """Return the end of the path of the weights that a run started from, or None if it started with random weights."""
     origin = header.get("init_from")
     if not isinstance(origin, dict):
         return None

@@ -24,14 +24,14 @@ class ReportedRun:
     def __init__(self, folder: Path) -> None:
         """Read a run folder that find_run returned.
 
-        Raises UserError if metrics.jsonl is missing, as in runs of version 0.2, or the configuration is unreadable.
+        Raises UserError if metrics.jsonl is missing, as in runs of version 0.2, or if the configuration cannot be read.
         """
         self.name = ""
         self.folder = folder
         config, _ = read_config(folder)
         self.config = dict(leaves(config))
         if not (folder / FILE).is_file():
-            raise UserError(f"{folder} has no {FILE}, which a report requires")
+            raise UserError(f"{folder} has no {FILE}; a report requires this file")
 
         self.lines = read_lines(folder)
         self.curves = curves_of(self.lines)

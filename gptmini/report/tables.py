@@ -15,8 +15,8 @@ if TYPE_CHECKING:  # importing torch takes seconds
     from gptmini.data.store import TokenStore
     from gptmini.model import GPT
 
-# Columns of every run on TensorBoard's HParams page, besides a column for each override. They are few, because the
-# measured figures are to the right of these columns and should stay visible.
+# On TensorBoard's HParams page, every run has these columns and a column for each override. This list is short, because
+# the measured figures are to the right of these columns and should stay visible.
 FIXED = (
     "init_from",
     "optimizer.lr",
@@ -71,10 +71,10 @@ def model_table(model: "GPT") -> list[list[str]]:
 
 
 def data_card(store: "TokenStore") -> list[list[str]]:
-    """Return rows with the source, the size of each split, and the folder of a store's tokens, under empty headings."""
+    """Return rows about a store's tokens: the source, the size of each split, and the folder. The heading is empty."""
     rows = [["", ""]]
 
-    # The keys depend on the corpus. A list of files, which may be thousands, becomes a count.
+    # The keys depend on the corpus. A list of files may be long, so only the number of files is shown.
     source = dict(store.meta["source"])
     files = source.pop("files", None)
     rows.append(["source", source.pop("corpus")])
@@ -111,8 +111,7 @@ def comparison(
         store, model: the run's tokens and model.
         overrides: the user's overrides, each KEY=VALUE.
 
-    The result is every value of the run by its dotted key, the overridden keys, and the other keys of FIXED that the
-    run has.
+    Returns every value of the run by its dotted key, the overridden keys, and all other keys of FIXED that the run has.
     """
     overridden = {}
     for override in overrides:
@@ -135,7 +134,7 @@ def comparison(
 
 
 def leaves(tree: dict, prefix: str = "") -> Iterator[tuple[str, object]]:
-    """Yield the dotted key and the value of everything in a configuration that is not a group.
+    """Yield the dotted key and the value of each entry of a configuration, except groups.
 
     Skip Hydra's keys, which end with an underscore, such as _target_. Every yielded key starts with prefix.
     """
