@@ -31,7 +31,8 @@ def main(command: str | None = None) -> None:
 
 
 if __name__ == "__main__":
-    # python -m puts the working folder first. A file such as hydra.py there would replace a library.
+    # python -m puts the working folder at the start of sys.path. A file such as hydra.py there would replace a
+    # library.
     if not sys.flags.safe_path and sys.path[0] in ("", str(Path.cwd())):
         del sys.path[0]
     main()

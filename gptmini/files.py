@@ -10,17 +10,18 @@ from pathlib import Path
 from typing import BinaryIO
 
 PACKAGE = Path(__file__).resolve().parent
-# The folder of gptmini's configuration files: inside an installed package, or beside the package in a clone.
+# The folder of gptmini's configuration files: inside an installed package, or next to the package in a clone.
 CONFIGS = PACKAGE / "configs" if (PACKAGE / "configs").is_dir() else PACKAGE.parent / "configs"
 
-OTHER_FILES = 256  # open files of a process besides its data: libraries, logs, checkpoints
+OTHER_FILES = 256  # open files of a process that are not data files: libraries, logs, checkpoints
 
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Add the name of a file or folder to an OSError in the block, if it has no name.
+    """Add the name of a file or folder to an OSError in the block, if the error does not name a file.
 
-    The system names a file that cannot be opened or created, but not a file that cannot be written or flushed.
+    The system's error names a file that cannot be opened or created. It does not name a file that cannot be written or
+    flushed.
     """
     try:
         yield
@@ -61,8 +62,8 @@ def new_folder(path: Path) -> Iterator[Path]:
     temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent))
     try:
         yield temporary
-        # mkdtemp creates a folder that only its owner can read. vfat has no such folders, and refuses chmod to anyone
-        # but the owner of the drive.
+        # mkdtemp creates a folder that only its owner can read. On vfat, such folders do not exist, and only the owner
+        # of the drive may use chmod.
         with suppress(PermissionError):
             temporary.chmod(0o755)
         if path.is_dir():
@@ -97,9 +98,10 @@ def flush_file(file: BinaryIO) -> None:
 
 
 def temporary_beside(path: Path) -> Path:
-    """Return a new hidden name beside `path`, under which its file is written before the rename.
+    """Return a new hidden name next to `path`, under which its file is written before the rename.
 
-    The name is random, so that nobody can have put a link there. Open it with "xb", which refuses an existing name.
+    The name is random, so that nobody can have created a link with this name. Open the file in mode "xb", which
+    refuses an existing name.
     """
     return path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
 

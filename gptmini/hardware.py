@@ -36,8 +36,8 @@ DTYPES = {
     "fp64": torch.float64,
 }
 
-# Dense bf16 operations per second from NVIDIA's data sheets, by the device name of the driver. Lightning has such a
-# table, too, but it confuses the L40S with the L4.
+# Dense bf16 operations per second from NVIDIA's data sheets, by the device name that the driver reports. Lightning also
+# has such a table, but its table confuses the L40S with the L4.
 PEAKS = {
     "NVIDIA A100-SXM4-40GB": 312e12,
     "NVIDIA A100-SXM4-80GB": 312e12,
@@ -94,7 +94,7 @@ class Hardware:
 
 
 def choose_device(device: str) -> str:
-    """Return the given device, or the first of cuda, mps and cpu that is available if it is auto.
+    """Return the given device. If it is auto, return the first available device of cuda, mps and cpu.
 
     Raises UserError if this machine does not have the device.
     """
@@ -125,7 +125,7 @@ def choose_hardware(
         compile: true, false, or auto for true on GPUs that Triton supports.
         devices: number of GPUs, or any number of processes on the CPU.
 
-    Raises UserError if this machine does not have the device or as many devices.
+    Raises UserError if this machine does not have the device, or has too few devices.
     """
     reasons = {}
     chosen = choose_device(device)
@@ -184,7 +184,7 @@ def choose_dtype(dtype: str, device: str) -> torch.dtype | None:
 def check_compiler(device: str) -> None:
     """Raise UserError unless torch.compile can work on the device.
 
-    A CUDA GPU requires Triton, a C compiler and compute capability 7.0. Other devices require a C++ compiler.
+    A CUDA GPU requires Triton, a C compiler and compute capability 7.0 or higher. Other devices require a C++ compiler.
     """
     if device == "cuda":
         if not _has_triton():
@@ -225,8 +225,8 @@ def wait_for(device: torch.device) -> None:
 def keep_freed_memory() -> None:
     """Make glibc keep freed memory for the next training step instead of returning it to the system.
 
-    The memory of tensors above 32 MB still returns to the system, because a step of a large model has many of them at
-    once. Other C libraries are not affected.
+    The memory of tensors above 32 MB still returns to the system, because a step of a large model uses many such
+    tensors at the same time. Other C libraries are not affected.
     """
     if platform.libc_ver()[0] != "glibc":
         return
@@ -246,8 +246,8 @@ def use_threads(threads: int | None, *, n_processes: int = 1) -> None:
     """Set the number of CPU threads of torch in this process.
 
     Args:
-        threads: number of threads. None: torch's default number; with several processes, each takes an equal share of
-            it, unless OMP_NUM_THREADS is set.
+        threads: number of threads. None: torch's default number. If there are several processes and
+            OMP_NUM_THREADS is not set, each process takes an equal share of this number.
         n_processes: number of processes that compute together on this machine, including this process.
     """
     own = _own_threads()  # read the default before it is changed below
@@ -271,7 +271,7 @@ def _own_threads() -> int:
 
 
 def memory(device: torch.device) -> int | None:
-    """Return the total bytes of memory of a CUDA GPU, otherwise of the machine; None if the system has no count."""
+    """Return the total bytes of memory of a CUDA GPU, otherwise of the machine; None if they are unknown."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[1]
     try:
@@ -281,7 +281,7 @@ def memory(device: torch.device) -> int | None:
 
 
 def peak_memory(device: torch.device) -> int | None:
-    """Return the peak bytes of tensors on a CUDA GPU, otherwise of this process; None if the system has no count."""
+    """Return the peak bytes of tensors on a CUDA GPU, otherwise of this process; None if they are unknown."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     if sys.platform == "win32":

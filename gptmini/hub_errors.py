@@ -12,7 +12,7 @@ def downloading(what: str, instead: str) -> Iterator[None]:
 
     Args:
         what: the download, such as: the dataset roneneldan/TinyStories.
-        instead: the remedy, as a clause: what the user can give instead of a name on the hub.
+        instead: the remedy. This clause says what the user can give instead of a name on the hub.
 
     Raises UserError if the hub cannot be reached or refuses the request.
     """

@@ -1,7 +1,7 @@
-"""The keys with special rights. Other keys need no row.
+"""The keys with special rights. Other keys do not need a row.
 
-Text keys are needed before Hydra composes and before settings classes are imported, so this file imports nothing else
-of gptmini.
+Text keys are needed before Hydra composes the configuration and before settings classes are imported. This module
+therefore does not import any other module of gptmini.
 """
 
 from dataclasses import dataclass, fields
@@ -16,15 +16,15 @@ class Rights:
     text: bool = False
     place: bool = False  # only sets the location of a run
     unstored: bool = False  # config.yaml stores null, because the run's folder may be moved
-    of_run: bool = False  # gptmini prepare refuses it, because it trains no run
+    of_run: bool = False  # gptmini prepare refuses it, because prepare does not train a run
 
     # May change in a resumed run: it affects how the run is computed and watched, not what is trained.
     resumable: bool = False
-    only_off: bool = False  # resumable, and the only new value is null
+    only_off: bool = False  # resumable, but only to the new value null
     adaptable: bool = False  # may differ between a model and a run that starts with its weights
     by_budget: bool = False  # chosen by budget=, unless an override or an experiment sets it
 
-    changes_tokens: bool = False  # compare runs that differ in it by bits per byte
+    changes_tokens: bool = False  # if runs differ in it, compare them by bits per byte
     of_sweep: bool = False  # set by the sweep, or the same for all runs of a sweep
     # May change when a sweep is resumed: it affects where and how runs are computed.
     sweep_resumable: bool = False

@@ -34,9 +34,9 @@ class TrainedSource(NamedTuple):
 def load(path: str | Path) -> "tuple[GPT, Tokenizer]":
     """Load model and tokenizer from a run folder (its best checkpoint), a checkpoint file, or an exported folder.
 
-    Both are ready to sample on the CPU. A folder of runs, such as runs/NAME, means its latest run with a checkpoint.
-    An exported folder is a Hugging Face model, written by gptmini export or downloaded from the hub.
-    Raises UserError if there is nothing at the path, or if it is not a checkpoint, is damaged, or contains pickled
+    The model is on the CPU and ready to sample. A folder of runs, such as runs/NAME, means its latest run with a
+    checkpoint. An exported folder is a Hugging Face model, written by gptmini export or downloaded from the hub.
+    Raises UserError if the path does not exist, or if the file is not a checkpoint, is damaged, or contains pickled
     code.
     """
     from gptmini.interop.unsupported import check_is_supported
@@ -89,7 +89,8 @@ def load_mapped(path: Path) -> "tuple[GPT, int | None]":
 def source_settings_of(path: Path) -> dict[str, str]:
     """Return the JSON of each settings file of the Hugging Face folder that the weights come from, by file name.
 
-    path is a checkpoint or such a folder. The result is empty if a checkpoint's weights come from no such folder.
+    path is a checkpoint or a Hugging Face folder. The result is empty if the weights of a checkpoint do not come from a
+    Hugging Face folder.
     """
     from gptmini.interop.folder_settings import read_source_settings, stored_source_settings
 
@@ -102,7 +103,7 @@ def source_settings_of(path: Path) -> dict[str, str]:
 
 
 def find_source(path: str | Path) -> TrainedSource:
-    """Read configuration and tokenizer of a model without its weights; path as for load.
+    """Read the configuration and the tokenizer of a model, but not its weights. path is the same as for load.
 
     Raises the errors of load, except that damaged weights are not detected.
     """
@@ -126,7 +127,7 @@ def find_source(path: str | Path) -> TrainedSource:
 
 
 def of_model(documents: Iterable, *, path: str) -> Tokenizer:
-    """Return the tokenizer of a trained model; this is a builder of tokenizers that ignores the documents.
+    """Return the tokenizer of a trained model. This function is a tokenizer builder that ignores the documents.
 
     Args:
         documents: not used; other builders learn from them.

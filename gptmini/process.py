@@ -1,22 +1,23 @@
 """Start and end of a gptmini process.
 
-Idle threads: GNU OpenMP reads how long they spin when torch is imported, so `choose_spin_count` must run earlier.
+Idle threads: when torch is imported, GNU OpenMP reads how long idle threads spin. `choose_spin_count` must run before
+this import.
 
 Launched ranks: a rank ends when the process that launched it is gone, even while the rank imports torch or waits for
 the launcher's store. A thread polls the parent's process id, which changes on every Unix when the parent dies. Other
 ways do not work: only Linux can send a signal (prctl), and torch's launcher closes pipes between the two processes.
 
-Imports: torch, Lightning and Hydra create about a million objects that live until the program ends. Scanning them again
-and again during the imports takes a fifth of the time to a run's first step, so garbage collection is off meanwhile.
-Ctrl-C during an import is mistaken for another error, or ignored. There is nothing to save yet, so it ends the program
-at once.
+Imports: torch, Lightning and Hydra create about a million objects that live until the program ends. Scanning
+them repeatedly during the imports would take a fifth of the time to a run's first step, so garbage collection is off
+until the imports are done. A KeyboardInterrupt during an import would be mistaken for a different error, or ignored.
+Nothing needs to be saved yet, so Ctrl-C ends the program immediately.
 
 Exit: after all exit handlers have run, the program ends with `os._exit`, because freeing torch's objects one by one
 takes a tenth of a second. If another tool registered an exit handler before the program started, the program ends
 normally, because `os._exit` would skip that handler. But a process that trained with other processes always uses
 `os._exit`: gloo's threads may still release the tensors of the last exchange, for which they need Python. A thread that
-needs Python during finalization aborts the process (torch 2.13, Python 3.11). One run in 25 ended with SIGABRT after
-its work was done.
+needs Python during finalization aborts the process (torch 2.13, Python 3.11). Without
+`os._exit`, one run in 25 ended with SIGABRT after its work was done.
 """
 
 import atexit
@@ -34,8 +35,8 @@ MISUSE = 2  # exit code of a mistake that the user can fix, same as argparse's
 OUT_OF_RESOURCES = 1
 INTERRUPTED = 130  # exit code after Ctrl-C: 128 + the number of SIGINT
 
-# Iterations that torch's threads spin before they sleep, if libgomp runs them. With libgomp's default, a run beside a
-# busy program is several times slower. On an idle machine, the default is no faster.
+# Iterations that torch's threads spin before they sleep, if libgomp runs them. With libgomp's default, a run is
+# several times slower while another program is busy. On an idle machine, the default is not faster.
 SPIN_COUNT = "3000"
 
 # Environment variable of a rank with the process id of its launcher.
@@ -45,7 +46,7 @@ POLL = 0.5  # seconds between two checks of the parent
 SHUTDOWN_TIMEOUT = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
 
 _waiting = False  # defer_gc_and_sigint was called, restore_gc_and_sigint was not
-# started was called. gc.get_freeze_count() would tell, but takes 60 ms to walk the million objects.
+# gc.freeze was called. gc.get_freeze_count() would show this too, but it takes 60 ms to count the million objects.
 _frozen = False
 _is_first = False  # no exit handler was registered before defer_gc_and_sigint was called
 _is_muted = False  # this process prints no error messages
@@ -54,7 +55,7 @@ _exit_code: int | None = None
 
 
 def choose_spin_count() -> None:
-    """Set how long idle threads spin, unless the user has set it. Must be called before torch is imported."""
+    """Set how long idle threads spin, unless the user has set it. Call this before torch is imported."""
     # GOMP_SPINCOUNT would override the user's OMP_WAIT_POLICY.
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", SPIN_COUNT)
@@ -82,7 +83,7 @@ def _end_without(launcher: int) -> None:
 
 
 def defer_gc_and_sigint() -> None:
-    """Turn off garbage collection, and let Ctrl-C end the program at once. An ignored Ctrl-C stays ignored."""
+    """Turn off garbage collection, and let Ctrl-C end the program immediately. An ignored Ctrl-C stays ignored."""
     global _waiting, _is_first
     _waiting = True
     gc.disable()

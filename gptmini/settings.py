@@ -34,10 +34,9 @@ Seed = Annotated[int, Field(ge=0, le=2**63 - 1)]
 # Defaults of gptmini sample, gptmini.generate and generate_stream. They are here because --help prints them before
 # torch is imported.
 SAMPLE_SEED = 1
-SAMPLE_TEMPERATURE = 0.8  # below 1: samples of a small model make more sense
-SAMPLE_TOKENS = (
-    200  # most new tokens; many tokenizers have no end-of-text token that would end a sample
-)
+SAMPLE_TEMPERATURE = 0.8  # below 1, because samples of a small model then make more sense
+# Maximum number of new tokens. Many tokenizers do not have an end-of-text token that would end a sample.
+SAMPLE_TOKENS = 200
 SAMPLE_BATCH_SIZE = 8
 
 

@@ -1,4 +1,4 @@
-"""Read files that may come from somebody else: no code in them runs, and no pipe or device is read.
+"""Read files that may come from somebody else. Code in these files never runs. Pipes and devices are never read.
 
 Examples are checkpoints, exported models, prepared tokens, and the configuration of a resumed run.
 """
@@ -28,7 +28,8 @@ LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 # The escape of a lone surrogate, as in a file name that is not UTF-8. libyaml's parser refuses it.
 SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
-# Bytes. The largest published vocabularies have half of this. A file of empty lists takes 1.6 GB of memory.
+# Maximum bytes of a JSON file. The largest published vocabularies have half as many bytes. If a file of this size
+# contains only empty lists, reading it takes 1.6 GB of memory.
 LARGEST_JSON = 2**26
 LARGEST_YAML = 2**20  # bytes; a run's configuration has a hundredth of this
 DEEPEST_YAML = 100  # levels of nested dicts and lists; a run's configuration has five
@@ -44,7 +45,7 @@ def read_tensors(path: Path, *, mapped: bool = False, checked: bool = True) -> d
         checked: whether to verify the CRC-32 of every entry.
 
     Returns an empty dict if the file does not contain a dict.
-    Raises UserError for damage, for pickled code, or for values that need more memory than the file has bytes.
+    Raises UserError if the file is damaged, contains pickled code, or has values that need more memory than its size.
     """
     import torch
 
@@ -66,7 +67,7 @@ def read_tensors(path: Path, *, mapped: bool = False, checked: bool = True) -> d
 
 
 def read_safetensors(path: Path) -> "dict[str, Tensor]":
-    """Read the tensors of a safetensors file; UserError for damage, or for a pipe or a device.
+    """Read the tensors of a safetensors file; UserError for a damaged file, a pipe or a device.
 
     The library refuses a file unless its tensors cover every byte exactly once.
     """
@@ -132,7 +133,7 @@ def read_pickle(path: Path) -> Any:
     """Read a pickle of plain values; pickle.UnpicklingError if it names a class or a function.
 
     Raises ValueError for a length beyond the end of the file, or a memo index beyond its size, because Python would
-    allocate memory for it first.
+    first allocate memory for it.
     """
     content = _content(path, LARGEST_JSON)
     for operation, argument, _ in pickletools.genops(content):
@@ -183,8 +184,8 @@ def check_targets(tree: dict[str, Any], allowed: Collection[tuple[str, str]], pa
             raise UserError(f"{path} must contain only plain values, got {value!r}")
         if key == "_target_" and (part, str(value)) not in allowed:
             raise UserError(
-                f"{path} names {value} for {part}, which no trusted configuration does; "
-                f"if it is yours, give +{part}=... or --config-dir again"
+                f"{path} names {value} for {part}, but no trusted configuration does; "
+                f"if this class is yours, repeat +{part}=... or --config-dir"
             )
 
 
@@ -230,9 +231,10 @@ class _PlainUnpickler(pickle.Unpickler):
 
 
 def file_size(path: Path, most: float = math.inf) -> int:
-    """Return the size of a file in bytes, or of a link's target, as in the cache of the Hugging Face hub.
+    """Return the size of a file in bytes. A link is followed: the cache of the Hugging Face hub contains links.
 
-    Raises UserError for a pipe or a device, which could block a reader, and for more than `most` bytes.
+    Raises UserError for more than `most` bytes. Raises UserError for a pipe or a device, because they could block a
+    reader.
     """
     status = path.stat()
     if not stat.S_ISREG(status.st_mode):

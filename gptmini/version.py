@@ -1,3 +1,3 @@
-"""The version of gptmini, which checkpoints, run folders and exports name."""
+"""The version of gptmini. It is stored in checkpoints, run folders and exports."""
 
 __version__ = "0.3.0"

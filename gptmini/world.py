@@ -12,7 +12,7 @@ INTERACTIVE = ("bash", "interactive")
 class World:
     """The ranks of a run: the processes that train it together, each on one device."""
 
-    launcher: str | None = None  # torchrun or srun; None: the process was started without launcher
+    launcher: str | None = None  # torchrun or srun; None if no launcher started this process
     rank: int = 0  # rank of this process, from 0
     local_rank: int = 0  # rank among the processes of this machine, from 0
     size: int = 1  # number of ranks
@@ -29,7 +29,7 @@ class World:
 def this_world(environment: Mapping[str, str] = os.environ) -> World:
     """Read the rank of this process from the environment.
 
-    Ranks that gptmini starts itself on one machine look like torchrun's, because it uses torchrun's launcher.
+    Ranks that gptmini itself starts look like ranks of torchrun, because gptmini uses torchrun's launcher.
     """
 
     def number(name: str) -> int:

@@ -314,7 +314,7 @@ DOWNLOAD = {"_target_": "gptmini.data.PublishedText", "url": "http://localhost:1
         (
             {"callbacks": {"more": DOWNLOAD}},
             r"names gptmini.data.PublishedText for callbacks.more, .*"
-            r"\+callbacks.more=... or --config-dir again$",
+            r"\+callbacks.more=... or --config-dir$",
         ),
         ({"optimizer": {"lr": [{"x": DOWNLOAD}]}}, "gptmini.data.PublishedText for optimizer.lr.0"),
         ({"seed": [{"x": "\\${now:%Y}"}]}, "plain values, got .*now"),
