@@ -107,7 +107,7 @@ def choose_device(device: str) -> str:
     if device == "auto":
         return next(name for name in present if present[name])
     if not present.get(device, False):
-        raise UserError(f"device={device} is not available on this machine; use device=auto")
+        raise UserError(f"device={device} is not available on this machine; use auto")
     return device
 
 

@@ -32,7 +32,7 @@ def test_automatic_choice_on_a_machine_without_a_gpu(without_gpu):
     chosen = choose_hardware("auto", "auto", "auto")
     assert (chosen.device, chosen.precision, chosen.compile) == ("cpu", "fp32", False)
     assert "no CUDA or MPS device" in chosen.reasons["device"]
-    with pytest.raises(UserError, match="use device=auto"):
+    with pytest.raises(UserError, match="use auto"):
         choose_hardware("cuda", "auto", "auto")
 
 

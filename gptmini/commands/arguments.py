@@ -6,13 +6,13 @@ from pathlib import Path
 
 
 def at_least_one(text: str) -> int:
-    """Return an option's value as a whole number of at least 1. This function is an argparse type."""
+    """Return an option's value as an integer of at least 1. This function is an argparse type."""
     try:
         number = int(text)
     except ValueError:
         number = 0
     if number < 1:
-        raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, got {text}")
+        raise argparse.ArgumentTypeError(f"must be an integer of at least 1, got {text}")
     return number
 
 
@@ -24,5 +24,5 @@ def print_resolved_run(given: Path, run: Path) -> None:
     from gptmini.runs import named_run
 
     is_newest = named_run(given).absolute() == run.absolute()
-    which = "newest run" if is_newest else "newest run with a checkpoint"
+    which = "latest run" if is_newest else "latest run with a checkpoint"
     print(f"using {run}, the {which} in {given}", file=sys.stderr, flush=True)

@@ -38,7 +38,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         type=path_argument,
         metavar="run",
         help="run folder such as runs/latest (uses its best checkpoint), checkpoint file or exported folder; "
-        "runs/NAME means its newest run with a checkpoint",
+        "runs/NAME means its latest run with a checkpoint",
     )
     parser.add_argument(
         "--compare",

@@ -30,7 +30,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         "run",
         type=path_argument,
         help="run folder such as runs/latest (uses its best checkpoint) or checkpoint file; "
-        "runs/NAME means its newest run with a checkpoint",
+        "runs/NAME means its latest run with a checkpoint",
     )
 
     parser.add_argument(

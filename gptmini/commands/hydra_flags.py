@@ -52,7 +52,7 @@ def run_hydra_command(command: str, arguments: list[str], job: Job, show: Job) -
         launcher = world.launcher
         if flags.multirun and launcher is not None:
             raise UserError(
-                f"-m starts several runs, but {launcher} launches a single run; leave out -m"
+                f"-m starts several runs, but {launcher} launches a single run; use gptmini sweep"
             )
         _run(command, flags, argv, show if flags.cfg else job)
 
@@ -200,17 +200,17 @@ def _check_jobs_differ(overrides: Sequence[str]) -> None:
         value = line.partition("=")[2]
         differs = any(mark in value for mark in (",", "${"))
         if key in ("folder", "resume") and not differs:
-            raise UserError(
-                f"{line} names a single run, but -m starts several runs; "
-                "give each run its own folder: folder=runs/mine/${hydra:job.num}"
-            )
+            fix = "give each run its own folder: folder=runs/mine/${hydra:job.num}"
+            if key == "resume":
+                fix = "leave out -m"
+            raise UserError(f"{line} names a single run, but -m starts several runs; {fix}")
         if key != "init_from":
             continue
 
-        # A path that is not a run folder means the newest run in it.
+        # A path that is not a run folder means the latest run in it.
         place = Path(value).expanduser()
         is_newest = place.name == "latest" or (place.is_dir() and named_run(place) != place)
         if is_newest:
             raise UserError(
-                f"{line} means the newest run, which changes with each job; give the folder of one run"
+                f"{line} means the latest run, which changes with each job; give the folder of one run"
             )

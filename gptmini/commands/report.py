@@ -24,7 +24,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         "run",
         nargs="?",
         type=path_argument,
-        help="run folder such as runs/latest; runs/NAME means its newest run",
+        help="run folder such as runs/latest; runs/NAME means its latest run",
     )
     parser.add_argument(
         "--compare",

@@ -32,7 +32,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         "--sort",
         choices=("begun", "loss"),
         default="begun",
-        help="begun: by start time, newest last; loss: by bits per byte, best first, because runs may have "
+        help="begun: by start time, latest last; loss: by bits per byte, best first, because runs may have "
         "different tokens (default: begun)",
     )
     return parser.parse_args(arguments)

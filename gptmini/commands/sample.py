@@ -25,7 +25,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         "run",
         type=path_argument,
         help="run folder such as runs/latest (uses its best checkpoint), checkpoint file or exported folder; "
-        "runs/NAME means its newest run with a checkpoint",
+        "runs/NAME means its latest run with a checkpoint",
     )
 
     # Prompts, from at most one source.

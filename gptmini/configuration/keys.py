@@ -84,7 +84,7 @@ def check_hydras_keys(tree: object, place: str = "") -> None:
 
 
 def unknown_key(key: str) -> str:
-    """Return the message for an unknown key. It names the options that have the key, or otherwise the nearest key."""
+    """Return the message for an unknown key. It names the options that have the key, or the nearest known key."""
     options = known_keys()
     group = key.partition(".")[0]
     if key in options:
@@ -92,7 +92,7 @@ def unknown_key(key: str) -> str:
         if not having or group == "sweep":
             having = [f"gptmini {command}" for command in COMPOSED if group in root_keys(command)]
             having = having[:1]  # gptmini prepare takes the keys of train too
-        return f"unknown key {key}; it belongs to {', '.join(having)}"
+        return f"{key} requires {' or '.join(having)}"
 
     close = nearest_key(key)
     if not close:

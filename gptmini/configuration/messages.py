@@ -92,7 +92,10 @@ def _sentence(error: BaseException, key: str = "") -> str | None:
         notes = getattr(error, "__notes__", None) or ["use a machine with more memory"]
         return f"out of memory; {notes[0]}"
     if lost_a_rank(error):
-        return "another rank ended, or did not answer within trainer.timeout"
+        return (
+            "another rank ended, or did not answer within trainer.timeout; "
+            "resume the run from its latest checkpoint"
+        )
     if isinstance(error, OSError):
         place = error.filename or ("the disk" if error.errno == errno.ENOSPC else "input or output")
         return f"{os.fsdecode(place)}: {error.strerror or error}"

@@ -190,9 +190,9 @@ class Announcer:
     def print_stop(self, reason: "StopReason", step: int, run: "Run") -> None:
         """Print why and at which step the run stopped, its checkpoint, and the command that resumes it."""
         last = run.folder / "checkpoints" / "last.ckpt"
-        if reason.saved and last.exists():
+        if reason.between_steps and last.exists():
             saved = f"saved as {last}"
-        elif reason.saved:
+        elif reason.between_steps:
             saved = "not saved: callbacks.checkpoints is off"
         elif has_checkpoint(run.folder):
             saved = "not saved; the run resumes from its latest checkpoint"
@@ -375,7 +375,7 @@ def print_end(
             folder=run.folder,
         )
 
-    if reason.saved and settings.trainer.requeue:
+    if reason.between_steps and settings.trainer.requeue:
         from gptmini.training.devices.requeueing import requeue
 
         announcer.print_topic("requeue", requeue(reason.stopped_by))

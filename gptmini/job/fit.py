@@ -57,7 +57,7 @@ def fit(
     ranks.join(settings.hardware.device, seconds=settings.trainer.timeout, folder=run.folder)
     try:
         reason = stopping.fit_until_stopped(trainer, module, data)
-        ranks.leave_together = reason.saved or reason.stopped_by is None
+        ranks.leave_together = reason.between_steps or reason.stopped_by is None
     except Exception as error:
         if trainer.is_global_zero:
             end = RunStatus(state="failed", step=trainer.global_step, by=type(error).__name__)

@@ -34,7 +34,8 @@ def train(composed: Composed) -> TrainingResult | None:
     """Train a new run, or resume a run, as the configuration says.
 
     Check the configuration and prepare the tokens before the run starts. The first rank calls this function; the other
-    ranks call follow. If several devices are requested and no launcher has started their ranks, launch them here.
+    ranks call train_as_follower. If several devices are requested and no launcher has started their ranks, launch the
+    ranks here.
 
     Return the result, or None if this process only launched the ranks.
     Raises UserError if the text cannot be read or the run cannot be resumed. A wrong value raises an error of pydantic
@@ -169,12 +170,11 @@ def _print_complete(run: "Run", settings: Settings) -> TrainingResult:
     restore_callbacks(settings.callbacks, run.state)
     checkpoints = checkpoints_of(settings)
     if settings.root.console != "quiet":
-        ended = (
-            "is complete" if run.end is None or run.end.by is None else f"was ended by {run.end.by}"
-        )
-        print_topic(
-            "done", f"{run.folder} {ended} at step {run.step}; to continue, raise trainer.max_steps"
-        )
+        if run.end is None or run.end.by is None:
+            ended = f"is complete at step {run.step}; to continue, raise trainer.max_steps"
+        else:
+            ended = f"was ended by {run.end.by} at step {run.step}; to continue, use resume="
+        print_topic("done", f"{run.folder} {ended}")
         print_topic("next", command_line("sample", as_argument(run.folder)))
     best = None if checkpoints is None else checkpoints.best
     return TrainingResult(folder=run.folder, steps=run.step, best=best)

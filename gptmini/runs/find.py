@@ -17,18 +17,18 @@ NAME_WITH_TIME = re.compile(r"(\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d)(?:_(\d+))?")
 def named_run(path: str | Path, *, saved: bool = False) -> Path:
     """Return the run folder or file that a path stands for.
 
-    A folder of runs, such as runs/NAME, stands for its newest run. root/latest stands for the run that it points to.
+    A folder of runs, such as runs/NAME, stands for its latest run. root/latest stands for the run that it points to.
     Every other path stands for itself.
 
     Args:
         path: the path from the command line.
-        saved: True to take the newest run with a checkpoint, if any run in the folder has a checkpoint.
+        saved: True to take the latest run with a checkpoint, if any run in the folder has a checkpoint.
 
     Raises UserError if the path is empty (such as an unset shell variable) or does not exist, or if it is the folder
     of all runs, because this folder does not say which run is meant.
     """
     if not str(path):
-        raise UserError("the name of a run must not be empty; use runs/latest for the newest run")
+        raise UserError("the name of a run must not be empty; use runs/latest for the latest run")
     path = Path(path).expanduser()
     if not path.exists():
         raise UserError(
@@ -95,7 +95,7 @@ def find_checkpoint(path: str | Path) -> Path:
     """Return the checkpoint file for a path: the file itself, or a run's best.ckpt, otherwise its latest checkpoint.
 
     Args:
-        path: a .ckpt file, a run folder, root/latest, or a folder of runs, which stands for its newest run with a
+        path: a .ckpt file, a run folder, root/latest, or a folder of runs, which stands for its latest run with a
             checkpoint.
 
     Raises UserError if the path does not belong to a run, or if the run has no checkpoint.

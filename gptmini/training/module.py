@@ -46,7 +46,8 @@ from gptmini.training.step_reports import StepReports
 
 
 class GPTModule(L.LightningModule):
-    """A GPT in training, with automatic optimization. Learning rate and random numbers depend only on the step.
+    """A GPT in training, with automatic optimization. The learning rate depends only on the step.
+    Dropout depends only on seed, step, micro-step and rank.
 
     Args:
         model: the GPT to train. If state is given, this is the model of the state.
@@ -101,11 +102,11 @@ class GPTModule(L.LightningModule):
 
         # A resumed run restores the outcomes of its steps, the latest step that was followed by a validation, and the
         # optimizer state. The keys of the optimizer state are the parameter names in the checkpoint's state_dict.
-        self.outcomes = StepReports()
+        self.step_reports = StepReports()
         self.validated_step = 0
         self.moments: Moments = {}
         if state is not None:
-            self.outcomes = StepReports(state.bad_steps, state.bad_steps_in_a_row)
+            self.step_reports = StepReports(state.bad_steps, state.bad_steps_in_a_row)
             self.validated_step = state.validated_step
             self.moments = state.optimizer
 
@@ -255,7 +256,7 @@ class GPTModule(L.LightningModule):
         loss = self.step_loss.float()
         grad_norm = self.grad_norm.float()
         metrics = torch.stack((self.not_finite, loss, grad_norm, *self._request))  # (5,)
-        self.outcomes.send(self.trainer.global_step + 1, metrics)
+        self.step_reports.send(self.trainer.global_step + 1, metrics)
 
     def on_train_batch_end(self, outputs: object, batch: object, batch_idx: int) -> None:
         """Request a final validation after the last step, even if the step is not a multiple of val_every_steps."""
@@ -320,7 +321,7 @@ class GPTModule(L.LightningModule):
 
     def on_save_checkpoint(self, checkpoint: dict) -> None:
         """Add the data for sampling from the file and for resuming with any number of processes. Collective."""
-        self.outcomes.wait()
+        self.step_reports.wait()
         origin = {} if self.origin is None else {"init_from": self.origin}
         checkpoint["gptmini"] = header(
             self.model.config,
@@ -329,7 +330,7 @@ class GPTModule(L.LightningModule):
             data={"folder": str(self.store.folder), "fingerprint": self.store.fingerprint},
             max_steps=self.settings.max_steps,
             validated_step=self.validated_step,
-            bad_steps=[self.outcomes.bad_steps, self.outcomes.bad_steps_in_a_row],
+            bad_steps=[self.step_reports.bad_steps, self.step_reports.bad_steps_in_a_row],
         )
         checkpoint["state_dict"] = dict(checkpoint["state_dict"])
 

@@ -35,7 +35,7 @@ class StepReports:
     def __init__(self, bad_steps: int = 0, bad_steps_in_a_row: int = 0) -> None:
         self.bad_steps = bad_steps
         self.bad_steps_in_a_row = bad_steps_in_a_row
-        self.newest: StepReport | None = None  # report of the latest step that has arrived
+        self.latest: StepReport | None = None  # report of the latest step that has arrived
         self.unreported: list[StepReport] = []  # bad steps that Stopping has not logged yet
         # (step, metrics on the host, event that marks their arrival; None without a GPU), oldest first
         self._sent: list[tuple[int, Tensor, torch.cuda.Event | None]] = []
@@ -71,7 +71,7 @@ class StepReports:
 
             self.bad_steps += bool(bad)
             self.bad_steps_in_a_row = self.bad_steps_in_a_row + 1 if bad else 0
-            self.newest = StepReport(
+            self.latest = StepReport(
                 step=step,
                 bad=bool(bad),
                 loss=loss,
@@ -82,4 +82,4 @@ class StepReports:
                 bad_steps_in_a_row=self.bad_steps_in_a_row,
             )
             if bad:
-                self.unreported.append(self.newest)
+                self.unreported.append(self.latest)

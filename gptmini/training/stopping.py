@@ -44,7 +44,9 @@ class StopReason:
 
     signal: int = 0  # number of the signal that stopped the run; 0: no signal
     late: bool = False  # whether the time limit stopped the run
-    saved: bool = False  # whether the run was saved when it stopped, if RunCheckpoints is on
+    between_steps: bool = (
+        False  # whether the run stopped between two steps; RunCheckpoints saves there if it is on
+    )
     # Calls the handler that the signal had before the run. Call this function last.
     call_original_handler: Callable[[], None] = lambda: None
 
@@ -94,7 +96,7 @@ class Stopping(L.Callback):
             return StopReason(
                 signal=stop.number,
                 late=not stop.number,
-                saved=True,
+                between_steps=True,
                 call_original_handler=self._pass_on,
             )
         except (SystemExit, KeyboardInterrupt):
@@ -172,21 +174,21 @@ class Stopping(L.Callback):
         # All ranks must stop after the same step. The outcome of a step contains the stop requests of all ranks.
         if trainer.world_size == 1:
             number, late = self._own_request()
-        elif pl_module.outcomes.newest is not None:
-            number = pl_module.outcomes.newest.signal
-            late = pl_module.outcomes.newest.late
+        elif pl_module.step_reports.latest is not None:
+            number = pl_module.step_reports.latest.signal
+            late = pl_module.step_reports.latest.late
         else:
             number = 0
             late = False
 
         if number or late:
-            pl_module.outcomes.wait()
+            pl_module.step_reports.wait()
         self._report_bad_steps(trainer, pl_module)
         _stop_if(number, late=late)
 
     def on_validation_start(self, trainer: L.Trainer, pl_module: GPTModule) -> None:
         """Report bad steps before a validation, because the run ends after the last validation."""
-        pl_module.outcomes.wait()
+        pl_module.step_reports.wait()
         self._report_bad_steps(trainer, pl_module)
 
     def on_validation_batch_end(
@@ -221,20 +223,19 @@ class Stopping(L.Callback):
 
     def _report_bad_steps(self, trainer: L.Trainer, pl_module: GPTModule) -> None:
         """Log each new bad step. Raise UserError after max_bad_steps in a row."""
-        while pl_module.outcomes.unreported:
-            bad = pl_module.outcomes.unreported.pop(0)
+        while pl_module.step_reports.unreported:
+            bad = pl_module.step_reports.unreported.pop(0)
             step = bad.step
             values = f"loss {bad.loss:.4g}, gradient norm {bad.grad_norm:.4g}"
 
             log(trainer, {"train/bad_steps": bad.bad_steps}, step=step)
             # Lightning sets this attribute in another class. The type checker does not see this.
             data = trainer.datamodule  # pyrefly: ignore[missing-attribute]
-            starts = data.starts(step - 1)[:SHOWN]
-            windows = ", ".join(map(str, starts))
+            starts = data.starts(step - 1)
+            windows = ", ".join(map(str, starts[:SHOWN])) + (" ..." if len(starts) > SHOWN else "")
             print_line(
                 trainer,
-                f"step {step} not applied: {values}; "
-                f"its windows start at tokens {windows} ... of train.bin",
+                f"step {step} skipped: {values}; its windows start at tokens {windows} of train.bin",
             )
             if bad.bad_steps_in_a_row >= self.max_bad_steps:
                 self._give_up(trainer, bad, values)

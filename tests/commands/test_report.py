@@ -66,7 +66,7 @@ def test_the_page_of_a_trained_run_has_everything_and_needs_nothing_else(script,
     assert script("train", *watched, "folder=runs/a/2026").code == 0
     said = script("report", "runs/a")
     assert said.out.startswith("runs/a/2026/report.html, ")
-    assert said.err == "using runs/a/2026, the newest run in runs/a\n"
+    assert said.err == "using runs/a/2026, the latest run in runs/a\n"
 
     # The page loads nothing.
     folder = tmp_path / "runs" / "a" / "2026"
@@ -172,7 +172,7 @@ def test_the_newest_comes_first_and_the_others_can_be_opened():
 def test_a_folder_of_runs_means_the_newest_and_compared_all(runs, script, tmp_path):
     write_run(tmp_path / "runs" / "b" / "2027", seed=3, losses=[2.0])
     said = script("report", "runs/b")
-    assert said.err == "using runs/b/2027, the newest run in runs/b\n"
+    assert said.err == "using runs/b/2027, the latest run in runs/b\n"
 
     # A comparison skips a run of the folder that has nothing to show yet.
     (tmp_path / "runs" / "b" / "begun").mkdir()

@@ -43,10 +43,10 @@ def test_the_newest_run_that_has_a_checkpoint_is_sampled_and_named(script, check
 
     result = script("sample", "runs/a", "--prompt=a", "--max-new-tokens=3")
     assert result.code == 0, result.err
-    assert f"runs/a/{good.name}, the newest run with a checkpoint" in result.err
+    assert f"runs/a/{good.name}, the latest run with a checkpoint" in result.err
     shutil.copy(checkpoint, dead / "checkpoints" / "last.ckpt")
     result = script("sample", "runs/a", "--prompt=a", "--max-new-tokens=3")
-    assert f"runs/a/{dead.name}, the newest run in runs/a\n" in result.err
+    assert f"runs/a/{dead.name}, the latest run in runs/a\n" in result.err
 
 
 def expected(prompt, *, seed=1, num_samples=1, **options):

@@ -83,5 +83,5 @@ def test_a_bad_step_is_skipped_counted_and_named(run, optimizer):
 
     assert said.values("train/bad_steps") == {3: 1, 5: 2}
     lines = [line.partition(":")[0] for line in said.lines]
-    assert lines == ["step 3 not applied", "step 5 not applied"]
-    assert trainer.lightning_module.outcomes.bad_steps == 2
+    assert lines == ["step 3 skipped", "step 5 skipped"]
+    assert trainer.lightning_module.step_reports.bad_steps == 2

@@ -33,7 +33,7 @@ class NoWaiting(L.Callback):
     def on_train_batch_end(self, trainer, module, *batch):
         # torch does not detect waiting for an event, so check that the newest step is still unread.
         if self.first < trainer.global_step <= self.last and torch.cuda.is_available():
-            assert module.outcomes.newest.step == trainer.global_step - 1
+            assert module.step_reports.latest.step == trainer.global_step - 1
         if trainer.global_step == self.last:
             self.set("default")
 

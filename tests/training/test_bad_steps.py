@@ -61,7 +61,7 @@ def test_a_bad_step_is_not_applied_but_counted_logged_and_named_with_its_batch(
     n_tokens = store.n_tokens("train")
     starts = window_starts(range(16, 24), n_tokens=n_tokens, context_length=5, seed=1)
     assert ", ".join(map(str, starts)) in said.lines[0]
-    assert said.lines[0].startswith("step 3 not applied: loss ")
+    assert said.lines[0].startswith("step 3 skipped: loss ")
     assert all(p.isfinite().all() for p in trainer.lightning_module.model.parameters())
 
 
@@ -84,8 +84,8 @@ def test_bad_steps_survive_a_resume(train, tmp_path, late):
         max_steps=6, callbacks=[Poison({4}), RunCheckpoints(every_steps=9)], state=state
     )
 
-    assert trainer.lightning_module.outcomes.bad_steps == 3
-    assert trainer.lightning_module.outcomes.bad_steps_in_a_row == 0
+    assert trainer.lightning_module.step_reports.bad_steps == 3
+    assert trainer.lightning_module.step_reports.bad_steps_in_a_row == 0
 
 
 def test_a_stop_tells_the_bad_step_before_it_and_counts_it(train, tmp_path, late):
@@ -100,7 +100,7 @@ def test_a_stop_tells_the_bad_step_before_it_and_counts_it(train, tmp_path, late
     callbacks = [Poison({3}), Asked(), stopping, RunCheckpoints(every_steps=9)]
     with pytest.raises(Stop):
         train(max_steps=9, callbacks=callbacks, loggers=[said])
-    assert said.lines[0].startswith("step 4 not applied")
+    assert said.lines[0].startswith("step 4 skipped")
 
     (tmp_path / "config.yaml").write_text("")
     state, _ = find_training_state(tmp_path)

@@ -112,8 +112,8 @@ class RunCheckpoints(L.Callback):
             self._save_at_end(trainer)
         elif step % self.every_steps == 0:
             # During bad steps, keep the last.ckpt that was saved before them, so that a user can return to it.
-            pl_module.outcomes.wait()
-            if pl_module.outcomes.bad_steps_in_a_row == 0:
+            pl_module.step_reports.wait()
+            if pl_module.step_reports.bad_steps_in_a_row == 0:
                 self._save(trainer, "last")
 
     def _save_at_end(self, trainer: L.Trainer) -> None:
