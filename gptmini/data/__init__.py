@@ -1,6 +1,6 @@
-"""From text to (tokens, targets): corpora, the token store, and the order of batches.
+"""Turn text into (tokens, targets): corpora, the token store, and the order of batches.
 
-All names exported here load without torch. Import gptmini.data.batches by itself, because it needs torch.
+Importing this package does not load torch. Import gptmini.data.batches separately, because it requires torch.
 """
 
 from gptmini.data.corpus import Corpus, Document

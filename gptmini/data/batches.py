@@ -1,7 +1,10 @@
-"""Compute the training tokens of each step as a pure function of (seed, step). A resumed run needs no stored state.
+"""Compute the training tokens of each step as a pure function of (seed, step).
+
+Therefore a run can resume without the state of a data loader.
 
 A pass covers every window of the training tokens once. Pass p shifts its windows by a phase and shuffles them. The
-phase and the order depend only on (seed, p). Sequence n of the run is window n mod W of pass n div W.
+phase and the order depend only on (seed, p). If a pass has W windows, then sequence n of the run is window n mod W of
+pass n div W.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,10 +23,10 @@ from gptmini.user_error import UserError
 
 # Rounds of the Feistel network. Four rounds already give a pseudorandom permutation (Luby and Rackoff 1988).
 ROUNDS = 6
-# Target that the loss does not count: the default ignore_index of torch's cross_entropy.
+# Targets with this value are ignored by the loss. It is the default ignore_index of torch's cross_entropy.
 NOT_COUNTED = -100
 _U64 = np.uint64
-# Separates the keys of blocks from the keys of the sources' passes, which have small numbers.
+# Hashed with the seed to make the keys of blocks. The keys of passes are made from small numbers, so they differ.
 BLOCK_ORDER = np.array([2**63], dtype=_U64)
 
 
@@ -36,7 +39,7 @@ def batches(
     seed: Seed,
     start_step: Annotated[int, Field(ge=0)] = 0,
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield training batches forever: the batches of a run with this seed and a global batch size of batch_size.
+    """Yield training batches forever. A run with this seed and global batch size trains on the same batches.
 
     Args:
         store: prepared tokens, or a mixture.
@@ -67,9 +70,10 @@ def batches(
 def starts_in_sources(
     sequences: np.ndarray, sources: Sequence[Source], *, context_length: int, seed: int
 ) -> np.ndarray:
-    """Return the first token of each window, int64 (n,), for sequence numbers of the run, int64 (n,), from 0.
+    """Return the position of the first token of each sequence, int64 (n,).
 
-    The tokens of the sources are concatenated. Raises UserError if a source has fewer than 2 context_length tokens.
+    `sequences` are sequence numbers of the run, int64 (n,), from 0. A position counts the tokens of all sources, one
+    source after the other. Raises UserError if a source has fewer than 2 context_length tokens.
     """
     which, numbers = divide_among(sequences, [source.weight for source in sources], seed=seed)
 
@@ -88,7 +92,7 @@ def starts_in_sources(
 
 
 def n_windows(n_tokens: int, context_length: int) -> int:
-    """Return W, the windows of a pass: the most that fit after any phase from 0 to context_length - 1."""
+    """Return the number of windows in a pass: the largest number that fits after every phase below context_length."""
     return max(0, (n_tokens - context_length) // context_length)
 
 
@@ -97,8 +101,8 @@ def divide_among(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the source of each sequence of the run, and the number of the sequence within that source.
 
-    Sequences form blocks of S, the sum of the weights. Each block takes as many sequences from a source as its weight.
-    The order in a block depends only on (seed, block). The cost does not depend on the sequence numbers.
+    Sequences form blocks of S, the sum of the weights. A source with weight w has w sequences in each block. The order
+    in a block depends only on (seed, block). The running time does not depend on the sequence numbers.
 
     Args:
         sequences: sequence numbers of the run, int64 (n,), from 0.
@@ -120,7 +124,7 @@ def divide_among(
 
 
 def seed_of_source(seed: int, place: int) -> int:
-    """Return the seed of the source at this place, from 0. The first source has the seed of the run."""
+    """Return the seed of the source with the index `place`, from 0. The first source uses the seed of the run."""
     if place == 0:
         return seed
     return int(_mix(np.array([place], dtype=_U64), _U64(seed % 2**64))[0])
@@ -129,16 +133,17 @@ def seed_of_source(seed: int, place: int) -> int:
 def window_starts(
     sequences: np.ndarray, *, n_tokens: int, context_length: int, seed: int
 ) -> np.ndarray:
-    """Return the first token of each window, int64 (n,), for sequence numbers of the source, int64 (n,), from 0.
+    """Return the position of the first token of each sequence, int64 (n,).
 
-    A window is T = context_length tokens and their T targets, so start + T + 1 <= n_tokens. The cost does not depend
-    on the sequence numbers. Raises UserError if there are fewer than 2 T tokens.
+    `sequences` are sequence numbers of the source, int64 (n,), from 0. A window contains T = context_length tokens and
+    their T targets, so start + T + 1 <= n_tokens. The running time does not depend on the sequence numbers.
+    Raises UserError if there are fewer than 2 T tokens.
     """
     windows_per_pass = n_windows(n_tokens, context_length)
     if windows_per_pass < 1:
         raise UserError(
             f"the train split must have at least two windows of context_length={context_length} tokens, "
-            f"got {n_tokens} tokens; give more text or a smaller model.context_length"
+            f"got {n_tokens} tokens; give more text, or lower model.context_length"
         )
 
     numbers = np.asarray(sequences, dtype=np.int64)
@@ -149,10 +154,10 @@ def window_starts(
 
 
 def permute(places: np.ndarray, size: int, keys: np.ndarray) -> np.ndarray:
-    """Permute places, int64 (n,) in [0, size), each by the permutation of its key, uint64 (n,).
+    """Permute places, int64 (n,) in [0, size). The key of each place, uint64 (n,), selects a permutation.
 
-    Takes O(1) memory and time per place. An alternating Feistel network permutes pairs (left, right) of a grid just
-    larger than size. A result outside [0, size) is permuted again until it is inside (cycle walking).
+    Each place takes O(1) memory and time. An alternating Feistel network permutes the pairs (left, right) of a grid
+    that is slightly larger than size. A result outside [0, size) is permuted again until it is inside (cycle walking).
     Source: Black and Rogaway 2002, "Ciphers with arbitrary finite domains", sections 3 and 4.
     """
     n_left = int(np.ceil(np.sqrt(size)))
@@ -187,7 +192,8 @@ def step_sequences(
 ) -> np.ndarray:
     """Return the sequence numbers of one rank in one micro-step of an optimizer step, int64 (B,).
 
-    All ranks and micro-steps of a step together form its global batch, which does not depend on the number of ranks.
+    The sequences of all ranks and micro-steps form the global batch of a step. The global batch does not depend on the
+    number of ranks.
     """
     share = global_batch_size // n_ranks
     first = step * global_batch_size + rank * share + micro_step * batch_size
@@ -195,7 +201,7 @@ def step_sequences(
 
 
 def gather(data: Ids, starts: np.ndarray, context_length: int) -> tuple[Tensor, Tensor]:
-    """Return tokens and targets shifted by one, int64 (B, T) each, from windows of data (n_tokens,) at starts (B,)."""
+    """Cut windows at starts (B,) from data (n_tokens,). Return tokens and targets shifted by one, int64 (B, T) each."""
     return shifted(cut_windows(data, starts, context_length))
 
 
@@ -215,7 +221,7 @@ def split_windows(windows: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def cut_windows(data: Ids, starts: np.ndarray, context_length: int) -> np.ndarray:
-    """Return windows of data (n_tokens,) at starts (B,), each with the next token: (B, T + 1), data's dtype."""
+    """Cut windows at starts (B,) from data (n_tokens,), each with the token after it: (B, T + 1), dtype of data."""
     return data[starts[:, None] + np.arange(context_length + 1)]
 
 
@@ -224,8 +230,8 @@ def validation_windows(
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield non-overlapping windows of data, (n_tokens,), in order. Every token except the first is a target once.
 
-    max_tokens limits the number of targets; None for all. Yields tokens and targets, int64 (B, T). The last batch of
-    full windows may have fewer windows. A shorter window for the rest follows it.
+    max_tokens limits the number of targets; None means all. Yields tokens and targets, int64 (B, T). The last batch of
+    full windows may have fewer windows. If targets remain, the last batch is one shorter window.
     """
     n_targets = len(data) - 1
     if max_tokens is not None:
@@ -240,7 +246,7 @@ def validation_windows(
 
 
 def _mix(values: np.ndarray, key: np.ndarray | np.uint64) -> np.ndarray:
-    """Hash 64-bit integers with a key, elementwise: the finaliser of SplitMix64 (Steele et al. 2014, figure 17)."""
+    """Hash each 64-bit integer with a key by the finaliser of SplitMix64 (Steele et al. 2014, figure 17)."""
     with np.errstate(over="ignore"):  # arithmetic is modulo 2^64
         mixed = values * _U64(0x9E3779B97F4A7C15)
         mixed = mixed + key * _U64(0xD1342543DE82EF95) + _U64(0x632BE59BD9B4E019)

@@ -1,4 +1,4 @@
-"""Encode chats, and report rejected chats, roles, and chats without an answer."""
+"""Encode chats, and report their roles, the rejected chats, and the chats without an answer."""
 
 import json
 from collections.abc import Iterable, Iterator
@@ -18,9 +18,9 @@ MOST_ROLES = 20  # roles of chats in a message
 
 @dataclass
 class ChatReport:
-    """A report on the chats of one task, stored with its ids, or on all chats."""
+    """A report on the chats of one task or of all tasks. The report of a task is stored with the ids of the task."""
 
-    # Chats that were skipped because the template rejects them, and the errors of the first MOST_LISTED of them.
+    # Number of chats that were skipped because the template rejects them. `refused` lists the first MOST_LISTED errors.
     n_refused: int = 0
     refused: list[str] = field(default_factory=list)
     n_without: int = 0  # chats without any token that the loss counts
@@ -44,7 +44,7 @@ class ChatReport:
         self.add_roles(others.roles)
 
     def skipped(self) -> str:
-        """Return one line for each listed chat that was skipped, and the number of the others."""
+        """Return one line for each skipped chat that is listed, and a line with the number of other skipped chats."""
         lines = [*self.refused]
         more = self.n_refused - len(lines)
         if more:
@@ -62,13 +62,13 @@ class ChatReport:
         if self.n_without and loss_on == "answers":
             noun = "chat has" if self.n_without == 1 else "chats have"
             notes.append(
-                f"{self.n_without:,} {noun} no answer to train on; data.loss_on=answers trains on the role assistant, "
-                f"the roles in all chats are {self.named_roles()}"
+                f"{self.n_without:,} {noun} no answer to train on; data.loss_on=answers trains only on messages of the "
+                f"role assistant (roles in these files: {self.named_roles()})"
             )
         return notes
 
     def named_roles(self) -> str:
-        """Return the roles for a message."""
+        """Return the roles, separated by commas."""
         return ", ".join(role if role.isidentifier() else repr(role) for role in self.roles)
 
 
@@ -91,7 +91,7 @@ def nothing_in(split: str, chats: ChatReport | None, loss_on: str) -> str:
     elif loss_on == "answers" and chats.roles:
         problem = (
             f"data.loss_on=answers requires the role assistant in the {split} split, got chats with the roles "
-            f"{chats.named_roles()}; rename one to assistant, or use data.loss_on=all"
+            f"{chats.named_roles()}; rename one of these roles to assistant, or use data.loss_on=all"
         )
     if chats.n_refused:
         problem += f"; {chats.n_refused:,} chats were skipped, the first: {chats.refused[0]}"
@@ -101,9 +101,10 @@ def nothing_in(split: str, chats: ChatReport | None, loss_on: str) -> str:
 def encode_chats(
     documents: Iterable[Document], tokenizer: Tokenizer, corpus: Corpus, report: ChatReport
 ) -> Iterator[np.ndarray | None]:
-    """Yield the ids of each chat, int64. The documents are messages in JSON. ~id marks an id the loss does not count.
+    """Yield the ids of each chat, int64. The loss does not count an id that is yielded as ~id.
 
-    With on_error=skip, yields None for a chat that the template rejects, and counts it in `report`.
+    Each document contains the messages of one chat in JSON. With on_error=skip, a chat that the template rejects is
+    yielded as None and counted in `report`.
 
     Raises UserError if the tokenizer has no chat template, or if the template rejects a chat.
     """

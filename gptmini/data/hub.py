@@ -1,4 +1,7 @@
-"""Datasets of the Hugging Face hub: Parquet files, downloaded once or read from a local folder with the same layout."""
+"""Datasets of the Hugging Face hub. Their Parquet files are downloaded once, or read from a local folder.
+
+A local folder must have the same layout as a dataset on the hub.
+"""
 
 import json
 import re
@@ -23,9 +26,9 @@ from gptmini.user_error import UserError
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
 
-# The branch of a dataset with Parquet files that the hub converted from other formats.
+# In this branch of a dataset, the hub stores Parquet files that it converted from other formats.
 CONVERTED = "refs/convert/parquet"
-# Names of splits in file and folder names, as in the library datasets.
+# Words that name a split in file and folder names. They are the same as in the Python library `datasets`.
 SPLIT_WORDS = {
     "train": "train",
     "training": "train",
@@ -40,12 +43,12 @@ SPLIT_WORDS = {
 }
 # Without val_split, the first of these splits that exists is held out.
 HELD_OUT = ("validation", "test")
-DEFAULT = "default"  # the subset of files that are not in a folder of their own
+DEFAULT = "default"  # the subset of files that are not in the folder of a subset
 # The end of a name such as train-00000-of-00004-0123456789abcdef.
 NUMBERED = re.compile(r"-\d{5}-of-\d{5}.*$")
 NAMES_SHOWN = 20  # names of subsets in an error
 ADDRESS = "https://huggingface.co/datasets/"  # start of the address of a dataset on the hub
-LIST = "gptmini-files.json"  # list of the dataset's files, stored beside the downloaded files
+LIST = "gptmini-files.json"  # list of the dataset's files, stored next to the downloaded files
 
 
 class Choice(NamedTuple):
@@ -81,11 +84,11 @@ def hub_text(
 
     Args:
         dataset: name on the hub, such as roneneldan/TinyStories, or a local folder with the same layout.
-        subset: name of the subset; None for the only subset, or for the subset "default".
+        subset: name of the subset; None for the only subset, or for the subset "default" if there are several.
         split: name of the split to train on.
         val_split: name of the split to hold out; None for validation or test, if the subset has one.
         revision: branch, tag or commit on the hub; None for the latest commit at the time of the download.
-        field: column with the text; a.b is the field b of the record in a.
+        field: column with the text; a.b means the field b of the record in column a.
         folder: folder of the downloaded files.
         val_fraction: fraction of the text to hold out if no split is held out.
         on_error: fail, or skip to skip rows without text.
@@ -118,7 +121,7 @@ def hub_text(
 def choose_files(dataset: str, paths: Iterable[str], choice: Choice) -> Chosen:
     """Choose the files of the wanted splits from the paths of all Parquet files of a dataset.
 
-    Raises UserError with the existing names if the subset or split does not exist.
+    Raises UserError if the subset or split does not exist. The message lists the existing names.
     """
     subsets: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     for path in sorted(paths):
@@ -149,8 +152,9 @@ def choose_files(dataset: str, paths: Iterable[str], choice: Choice) -> Chosen:
 def place_of(path: str) -> tuple[str, str]:
     """Return the subset and the split of a Parquet file by its path in the dataset.
 
-    The split is the name of the file, as in data/train-00000-of-00004.parquet, or of its folder, as in
-    default/train/0000.parquet, or else train. The other folders, except a leading data, name the subset.
+    The file name contains the split, as in data/train-00000-of-00004.parquet, or the folder does, as in
+    default/train/0000.parquet. If neither contains a split, the split is train. The other folders name the subset. A
+    folder data at the start of the path is ignored.
     """
     *folders, file = PurePosixPath(path).parts
     split = _split_named(NUMBERED.sub("", PurePosixPath(file).stem))
@@ -182,7 +186,7 @@ def _downloaded(
 ) -> Chosen:
     """Choose files of a dataset, and download them into root unless they exist.
 
-    The list of the dataset's files and their commit are stored beside them, so that later starts work offline.
+    The list of the dataset's files and their commit are stored next to the files, so that later runs work offline.
     """
     path_of_list = root / LIST
     known: dict[str, Any] = {}
@@ -194,7 +198,7 @@ def _downloaded(
     if not may_download:
         raise missing_text_error(f"the dataset {dataset}")
 
-    # Imported here, because it takes a third of a second.
+    # Imported here, because this import takes a third of a second.
     from huggingface_hub import HfApi
     from huggingface_hub.utils import disable_progress_bars
 
@@ -220,7 +224,7 @@ def _downloaded(
 
 
 def _list_files(api: "HfApi", dataset: str, revision: str | None) -> dict[str, Any]:
-    """Return the commit and the Parquet files of a dataset, or of the branch with converted files."""
+    """Return the commit and the Parquet files of a dataset. If it has none, look in the branch of converted files."""
     for branch in [None, CONVERTED] if revision is None else [revision]:
         info = api.dataset_info(dataset, revision=branch)
         names = [sibling.rfilename for sibling in info.siblings or []]

@@ -1,4 +1,4 @@
-"""Arrays of token ids: several files as one array, and ids marked as not counted by the loss."""
+"""Arrays of token ids. Several files can act as one array. Marks show which ids the loss does not count."""
 
 from collections.abc import Sequence
 
@@ -6,10 +6,10 @@ import numpy as np
 
 
 class Shards:
-    """A concatenation of arrays of ids without a copy. Supports len() and indexing by a slice or by positions."""
+    """Several arrays of ids that act as one array, without a copy. The index is a slice or an array of positions."""
 
     def __init__(self, arrays: "Sequence[Ids]") -> None:
-        """Concatenate at least one array, (n,) each."""
+        """Concatenate one or more arrays, (n,) each."""
         self._arrays = [array for array in arrays if len(array)]
         lengths = [len(array) for array in self._arrays]
         # Position of the first id after each array.
@@ -21,7 +21,7 @@ class Shards:
         return int(self._ends[-1]) if len(self._ends) else 0
 
     def __getitem__(self, key: slice | np.ndarray) -> np.ndarray:
-        """Return the ids of a slice, (n,), or at positions, int64 of any shape, counted from 0."""
+        """Return the ids of a slice, (n,), or the ids at positions. Positions are int64 of any shape, from 0."""
         if isinstance(key, slice):
             key = np.arange(*key.indices(len(self)))
 
@@ -40,5 +40,5 @@ Ids = np.ndarray | Shards
 
 
 def without_marks(ids: np.ndarray) -> np.ndarray:
-    """Return the ids, of any shape, that a model takes. Ids that the loss does not count are stored as ~id, below 0."""
+    """Remove the marks from ids of any shape. An id that the loss does not count is stored as ~id, which is below 0."""
     return np.maximum(ids, ~ids) if ids.dtype.kind == "i" else ids

@@ -9,7 +9,7 @@ from gptmini.data.ids import without_marks
 from gptmini.data.store import TokenStore
 from gptmini.tokenizer import Tokenizer, document_prefix
 
-IDS_AT_ONCE = 2**20  # ids that are read at once
+IDS_AT_ONCE = 2**20  # ids that are read at a time
 SHOWN = 3  # number of first documents, and of longest documents, that are shown
 
 
@@ -34,7 +34,7 @@ def inspect_split(
 ) -> SplitInspection:
     """Inspect a split. Decode the first n_shown ids of each document that is shown.
 
-    Takes 24 bytes of memory per document, plus IDS_AT_ONCE ids.
+    This takes 24 bytes of memory per document, and the memory of IDS_AT_ONCE ids.
     """
     ids = store.tokens(split)
     used = np.zeros(tokenizer.n_vocab, dtype=bool)
@@ -59,9 +59,9 @@ def inspect_split(
 def _documents(
     store: TokenStore, split: str, tokenizer: Tokenizer
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the start and end of the text of each document in a split, in ids, int64 (n,) each.
+    """Return where the text of each document in a split starts and ends, as positions of ids, int64 (n,) each.
 
-    If the folder has no index, documents are separated by end-of-text.
+    If the folder does not have an index, documents are separated by end-of-text.
     """
     ids = store.tokens(split)
     n_end = 0 if tokenizer.end_of_text is None else 1
@@ -73,12 +73,12 @@ def _documents(
             block = without_marks(ids[first : first + IDS_AT_ONCE])
             is_end = block == tokenizer.end_of_text
             found.append(first + 1 + np.flatnonzero(is_end))
-        found.append(np.array([len(ids) + n_end]))  # as if the last document had an end-of-text
+        found.append(np.array([len(ids) + n_end]))  # as if end-of-text followed the last document
         after = np.concatenate(found)
 
     starts = np.append(0, after[:-1])
     ends = after - n_end
-    # Folders from an earlier version do not have these ids.
+    # Folders that an earlier version prepared do not have these ids.
     for before in document_prefix(tokenizer):
         firsts = without_marks(ids[np.minimum(starts, len(ids) - 1)])  # (n,)
         starts = starts + ((firsts == before) & (starts < ends))

@@ -8,20 +8,21 @@ from gptmini.files import replacing
 from gptmini.untrusted import read_json
 from gptmini.user_error import UserError
 
-FORMAT = 3  # version of the files; part of the fingerprint, so that a new format gets a new folder
+# Version of the files. It is part of the fingerprint, so that a new format gets a new folder.
+FORMAT = 3
 SPLITS = ("train", "val")  # training text and held-out text
 
 
 def find_prepared(folder: Path, near: Path) -> Path:
-    """Find a prepared folder whose path in a run is relative to the directory in which the run was started.
+    """Find a prepared folder. A run stores its path relative to the directory in which the run was started.
 
-    Looks in the working directory first, then in the parent folders of `near`, the nearest first.
+    Look in the working directory, and then in the parent folders of `near`, beginning with the nearest.
 
     Args:
         folder: the path as the run stores it.
         near: a file of the run.
 
-    Returns the first path that has a meta.json, or folder unchanged if there is none.
+    Returns the first path that has a meta.json. If no path has a meta.json, returns `folder` unchanged.
     """
     places = [Path(), *near.absolute().parents]
     for place in places:
@@ -31,12 +32,12 @@ def find_prepared(folder: Path, near: Path) -> Path:
 
 
 def read_meta(folder: Path) -> dict:
-    """Read meta.json of a prepared folder; UserError if it is missing, edited, or of another format."""
+    """Read meta.json of a prepared folder; raise UserError if it is missing, was edited, or has a different format."""
     path = folder / "meta.json"
     if not path.is_file():
         problem = "is not a prepared folder (no meta.json)" if folder.is_dir() else "does not exist"
         raise UserError(
-            f"{folder} {problem}; run gptmini prepare, resume its run, or give another folder"
+            f"{folder} {problem}; run gptmini prepare, resume its run, or give a different folder"
         )
 
     try:
@@ -47,7 +48,7 @@ def read_meta(folder: Path) -> dict:
     digest = meta.pop("digest", None)
     if meta.get("format") != FORMAT:
         raise UserError(
-            f"{path} must have format {FORMAT}, got {meta.get('format')!r} (gptmini 0.2 wrote 1 and 2); "
+            f"{path} must have format {FORMAT}, got {meta.get('format')!r} (gptmini 0.2 wrote formats 1 and 2); "
             f"{remedy(folder)}"
         )
     if digest_of_json(meta) != digest:
@@ -56,7 +57,7 @@ def read_meta(folder: Path) -> dict:
 
 
 def write_meta(folder: Path, meta: dict) -> None:
-    """Write meta.json atomically, with a digest of all its keys. Make the folder if it is missing."""
+    """Write meta.json atomically, with a digest of its content. Create the folder if it is missing."""
     contents = meta | {"digest": digest_of_json(meta)}
     folder.mkdir(parents=True, exist_ok=True)
     with replacing(folder / "meta.json") as file:

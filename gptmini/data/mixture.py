@@ -1,4 +1,4 @@
-"""A mixture of texts or prepared folders. Each block takes a fixed number of sequences from each of them."""
+"""A mixture of sources: texts or prepared folders. Each block takes a fixed number of sequences from each source."""
 
 import os
 from collections.abc import Iterator
@@ -34,7 +34,8 @@ class SourceSettings(TypedDict):
     """The configuration of a source: path, weight, and arguments of TextCorpus."""
 
     path: Paths  # a prepared folder, or text
-    # Sequences per block. A block has as many sequences as the sum of the weights. It must be short compared to a run.
+    # Number of sequences from this source in a block. The sum of all weights is the number of sequences in a block. A
+    # block must be short compared to a run.
     weight: Annotated[int, Field(ge=1, le=10_000)]
     val_path: NotRequired[Paths | None]
     val_fraction: NotRequired[HeldOut]
@@ -67,10 +68,11 @@ class Mixture(Corpus):
         """Find the texts and folders.
 
         Args:
-            sources: path and weight of each source, by name. The path is a prepared folder, or text as in TextCorpus. A
-                text may also have the other arguments of TextCorpus. A weight is a positive integer: the number of
-                sequences that a block takes from the source. A block has as many sequences as the sum of the weights.
-            val_fraction: fraction of each text to hold out, unless the source sets its own.
+            sources: path and weight of each source, by name. The path is a prepared folder, or text as in TextCorpus.
+                A source with text may also have the other arguments of TextCorpus. A weight is a positive integer: the
+                number of sequences that a block takes from the source. The sum of the weights is the number of
+                sequences in a block.
+            val_fraction: fraction of each text to hold out, unless the source has its own val_fraction.
             name: prefix of the prepared folder's name.
 
         Raises pydantic.ValidationError for an invalid value. Raises UserError if a path has no text or tokens.
@@ -79,7 +81,7 @@ class Mixture(Corpus):
         self.parts = [
             _part(key, source, {"val_fraction": val_fraction}) for key, source in sources.items()
         ]
-        # State of the current or last reading: bytes of the texts that are read to their end, and the current text.
+        # State of the current or last reading: bytes of the texts that were read completely, and the text being read.
         self._n_read = 0
         self._current: TextCorpus | None = None
 
@@ -108,7 +110,7 @@ class Mixture(Corpus):
             self._n_read += text.size
 
     def share_read(self) -> float:
-        """Return the fraction of the bytes on disk of all texts that documents() has read, from 0 to 1."""
+        """Return the fraction of the texts' bytes on disk that documents() has read, from 0 to 1."""
         n_all = sum(text.size for text, _ in self._texts)
         n_read = self._n_read
         if self._current is not None:
@@ -123,9 +125,10 @@ class Mixture(Corpus):
         n_workers: int = 1,
         watcher: Watcher | None = None,
     ) -> tuple[TokenStore, bool]:
-        """Prepare the texts with one tokenizer, and write a folder that refers to them. Arguments as in data.prepare.
+        """Prepare the texts with one tokenizer, and write a folder that refers to the prepared texts.
 
-        Raises UserError if a text cannot be read, or if the prepared folders have different tokenizers.
+        The arguments are the same as for data.prepare. Raises UserError if a text cannot be read, or if the prepared
+        folders have different tokenizers.
         """
         watcher = watcher or Watcher()
         recipe = plan_recipe(self, build_tokenizer, root)
@@ -137,7 +140,8 @@ class Mixture(Corpus):
         else:
             tokenizer = self._tokenizer(build_tokenizer, kind, watcher)
 
-        # Open each source that is prepared already. Prepare the others, also if they were deleted or moved.
+        # Open each source that is already prepared. Prepare the other sources. This includes sources that were prepared
+        # before, but were deleted or moved since then.
         is_new = False
         stores = []
         # The kind and the content of the tokenizer determine the names and fingerprints of prepared folders.
@@ -175,7 +179,7 @@ class Mixture(Corpus):
         return TokenStore(folder), is_new
 
     def _tokenizer(self, build_tokenizer: BuildTokenizer, kind: str, watcher: Watcher) -> Tokenizer:
-        """Return the tokenizer of the prepared sources, or build one from all texts if no source is prepared."""
+        """Return the tokenizer of the prepared sources. If no source is prepared, build a tokenizer from all texts."""
         prepared = [part.data for part in self.parts if isinstance(part.data, TokenStore)]
         if not prepared:
             return build_from(build_tokenizer, SplitDocuments(self, watcher))
@@ -185,17 +189,17 @@ class Mixture(Corpus):
             if found != kind:
                 raise UserError(
                     f"all sources must have the same tokenizer, got {found} in {store.folder} and {kind} in the "
-                    f"others; set tokenizer={OPTIONS.get(found, found)}, or give the text instead of the folder"
+                    f"others; set tokenizer={OPTIONS.get(found, found)}, or give the text instead of this folder"
                 )
             if identity_of(store.tokenizer_state) != identity_of(prepared[0].tokenizer_state):
                 raise UserError(
-                    f"all sources must have the same tokenizer, but {prepared[0].folder} and {store.folder} differ; "
-                    "give their texts instead to learn one tokenizer from all"
+                    f"all sources must have the same tokenizer, but {prepared[0].folder} and {store.folder} have "
+                    "different tokenizers; give the texts instead of the folders to learn one tokenizer from all"
                 )
         return prepared[0].tokenizer
 
     def _described(self, stores: list[TokenStore], folder: Path) -> list[dict]:
-        """Return the sources as stored in meta.json of a folder."""
+        """Return the sources as meta.json of `folder` stores them."""
         return [
             {
                 "name": part.name,
@@ -217,7 +221,7 @@ def _part(name: str, source: SourceSettings, defaults: dict[str, Any]) -> Part:
     if isinstance(given, str | Path) and is_prepared(Path(given).expanduser()):
         if options:
             raise UserError(
-                f"{key} must have only path and weight, because {given} is prepared already, got "
+                f"{key} must have only path and weight, because {given} is a prepared folder, got "
                 f"{', '.join(sorted(options))}"
             )
         store = TokenStore(Path(given).expanduser())

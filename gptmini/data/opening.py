@@ -16,8 +16,8 @@ from pydantic import AfterValidator
 
 from gptmini.user_error import UserError
 
-BLOCK = 2**20  # bytes that are read at once
-LONGEST_LINE = 2**26  # characters of a line of records, which must fit into memory
+BLOCK = 2**20  # bytes that are read at a time
+LONGEST_LINE = 2**26  # most characters of a line or a record, because it must fit into memory
 ENCODING_REMEDY = "set data.encoding to the encoding of the file"  # for a UserError
 UNPACKERS: dict[str, Callable] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 PACKED = (*UNPACKERS, ".zst")
@@ -28,7 +28,7 @@ RECORDS = {  # kind of each file extension for records
     ".tsv": "tsv",
     ".parquet": "parquet",
 }
-# Byte order marks. UTF-32 comes before UTF-16, because its little-endian mark starts with the mark of UTF-16.
+# Byte order marks. UTF-32 comes before UTF-16, because the little-endian mark of UTF-32 starts with UTF-16's mark.
 MARKS = {
     codecs.BOM_UTF8: "utf-8",
     codecs.BOM_UTF32_LE: "utf-32-le",
@@ -39,7 +39,7 @@ MARKS = {
 
 
 def _known_encoding(name: str) -> str:
-    """Return the name of an encoding; ValueError unless it is one of Python's text encodings."""
+    """Return the name of an encoding; raise ValueError unless it is one of Python's text encodings."""
     try:
         codecs.getincrementaldecoder(name)().decode(b"", final=True)
         is_text = codecs.lookup(name)._is_text_encoding
@@ -55,7 +55,7 @@ Encoding = Annotated[str, AfterValidator(_known_encoding)]
 
 
 class Format(NamedTuple):
-    """The format of a file by its extensions: a.jsonl.zst contains JSON records packed by Zstandard."""
+    """The format of a file by its extensions. For example, a.jsonl.zst contains JSON records packed by Zstandard."""
 
     kind: str  # jsonl, csv, tsv, parquet, or text for any other extension
     packing: str  # an extension of PACKED, or empty
@@ -71,7 +71,7 @@ def format_of(file: Path) -> Format:
 
 
 def ending_of(file: Path) -> str:
-    """Return the last extension of a file in lower case, or the one before the extension of a packed file."""
+    """Return the last extension of a file in lower case. For a packed file, return the extension before it."""
     ending = file.suffix.lower()
     return Path(file.stem).suffix.lower() if ending in PACKED else ending
 
@@ -80,7 +80,7 @@ class Opened(NamedTuple):
     """A text file that is open for reading, positioned after its byte order mark."""
 
     stream: "io.BufferedReader[Any]"  # the bytes, unpacked
-    raw: Any  # the file on disk: raw.tell() is the number of its bytes read so far
+    raw: Any  # the file on disk; raw.tell() returns how many of its bytes have been read
     encoding: str
     offset: int  # bytes of the byte order mark, or 0
 
@@ -94,10 +94,11 @@ class Opened(NamedTuple):
 def opened(file: Path, encoding: str) -> Iterator[Opened]:
     """Open a file as text in an encoding. A byte order mark in the file overrides the encoding.
 
-    Raises UserError if a packed file is truncated or damaged, or if Zstandard requires pyarrow and it is missing.
+    Raises UserError if a packed file is truncated or damaged. Raises UserError if the file is packed by Zstandard, but
+    pyarrow is not installed.
     """
     packing = format_of(file).packing
-    # pyarrow reads its own file objects faster than Python's.
+    # pyarrow reads its own file objects faster than Python's file objects.
     raw = import_pyarrow(file).OSFile(str(file)) if packing == ".zst" else file.open("rb")
 
     try:
@@ -108,7 +109,7 @@ def opened(file: Path, encoding: str) -> Iterator[Opened]:
             stream.read(len(mark))
             yield Opened(stream, raw, MARKS.get(mark, encoding), len(mark))
     except (EOFError, zlib.error, lzma.LZMAError, OSError) as error:
-        # The libraries raise an OSError without a number for damage. An OSError of the system has a number.
+        # If a file is damaged, the libraries raise an OSError without errno. An OSError of the system has an errno.
         if getattr(error, "errno", None) is not None:
             raise
         raise UserError(
@@ -128,7 +129,7 @@ def _unpacked(raw: BinaryIO, packing: str) -> BinaryIO:
 
 
 def import_pyarrow(file: Path) -> ModuleType:
-    """Import pyarrow; UserError with the command that installs it if it is missing."""
+    """Import pyarrow. If it is not installed, raise UserError with the command that installs it."""
     try:
         import pyarrow
     except ImportError:
@@ -141,11 +142,12 @@ def import_pyarrow(file: Path) -> ModuleType:
 def decoded(text: Opened, file: Path) -> Iterator[str]:
     """Decode an open file block by block.
 
-    Raises UserError for bytes that are not valid in the encoding. A zero byte in UTF-8 is an error too: UTF-8 text
-    contains no zero bytes, but in UTF-16 every second byte of English text is zero.
+    Raises UserError for bytes that are not valid in the encoding. A zero byte in UTF-8 is an error too, because the
+    file is probably UTF-16. Text in UTF-8 does not contain zero bytes. In UTF-16, every second byte of English text is
+    zero.
     """
     decoder = codecs.getincrementaldecoder(text.encoding)()
-    offset = text.offset  # of the block in the file
+    offset = text.offset  # position of the block in the file
     line = 1  # number of the line in which the block starts
 
     while True:
@@ -156,7 +158,7 @@ def decoded(text: Opened, file: Path) -> Iterator[str]:
                 raise UnicodeDecodeError("utf-8", block, place, place + 1, "zero byte")
             characters = decoder.decode(block, final=not block)
         except UnicodeDecodeError as error:
-            # error.object is the block, after the first bytes of a character that started in the last block.
+            # error.object is the block. If a character started in the last block, its first bytes precede the block.
             start = offset + len(block) - len(error.object) + error.start
             before = error.object[: error.start].decode(text.encoding, errors="replace")
             number = line + before.count("\n")
@@ -181,11 +183,11 @@ class LineTooLongError(Exception):
 class Lines:
     """An iterator over the lines of an open file. It knows the position of the next line, and can go back.
 
-    An invalid byte becomes half of a surrogate pair, so that only its record cannot be read.
+    An invalid byte becomes half of a surrogate pair, so that only the record with this byte is unreadable.
     """
 
     def __init__(self, text: Opened, file: Path, *, newline: str) -> None:
-        """Read lines of a file. With newline="\\n" only \\n ends a line; with newline="" also \\r."""
+        """Read lines of a file. With newline="\\n", a line ends with \\n. With newline="", it may end with \\r too."""
         self._wrapper = io.TextIOWrapper(
             text.stream,
             encoding=text.encoding,
@@ -193,15 +195,15 @@ class Lines:
             newline=newline,
         )
         self._file = file
-        self._number = 1  # of the next line
-        self._offset = text.offset  # of the next line in the file, unpacked
+        self._number = 1  # number of the next line
+        self._offset = text.offset  # position of the next line in the unpacked file
 
         self._length = 0  # characters of the current record read so far
-        # Lines of a record after its first line, which may be read again, and their number of characters.
+        # Lines after the first line of a record, because they may be read again. _n_kept counts their characters.
         self._kept = io.StringIO(newline="")
         self._n_kept = 0
-        # The second line of the current record: position in _kept, line number, file offset. None if the line is not
-        # read yet, or too long to be kept.
+        # The second line of the current record: position in _kept, line number, file offset. None if the line has not
+        # been read yet, or is too long to keep.
         self._second: tuple[int, int, int] | None = None
 
     def place(self) -> str:
@@ -214,7 +216,8 @@ class Lines:
         self._second = None
         if self._n_kept:
             place = self._kept.tell()
-            # Drop lines that will not be read again. Copying the rest is slow if it is long, so do it rarely then.
+            # Drop lines that will not be read again. This copies the other lines. Many lines are copied only rarely,
+            # because copying them is slow.
             if place == self._n_kept or place > LONGEST_LINE:
                 self._kept = io.StringIO(self._kept.read(), newline="")
                 self._n_kept -= place
@@ -226,7 +229,7 @@ class Lines:
             self._kept.seek(place)
 
     def n_behind_first(self, test: Callable[[str], bool]) -> int:
-        """Return the number of lines after the first line of the current record if all pass a test, else 0."""
+        """Return the number of lines after the first line of the current record, or 0 if one of them fails a test."""
         if self._second is None:
             return 0
         place, number, _ = self._second
@@ -244,7 +247,7 @@ class Lines:
         """Return the next line, including its line end.
 
         Raises LineTooLongError for a long line or record.
-        Raises UserError for bytes that are invalid in UTF-16 or UTF-32, because the rest cannot be decoded.
+        Raises UserError for bytes that are invalid in UTF-16 or UTF-32, because the rest of the file cannot be decoded.
         """
         is_first = self._length == 0
         if not is_first and self._second is None:

@@ -1,4 +1,4 @@
-"""Recognise gptmini's own outputs among a user's files by their contents, so that no run trains on them.
+"""Recognise files that gptmini wrote among a user's files, so that gptmini does not train on its own files.
 
 | kind | recognised by |
 |---|---|
@@ -8,7 +8,7 @@
 | export | `config.json`, and a `README.md` with `exported by gptmini` |
 | report | `.html` that starts with the header of every report; `.csv` that starts with the columns of a run's curves |
 
-Files are opened only if a folder has one of these names.
+Only files with these names or extensions are opened.
 """
 
 import re
@@ -20,7 +20,7 @@ from gptmini.user_error import UserError
 
 MARKS = ("config.yaml", "journal.log", "meta.json", "config.json", "README.md")
 HEAD = 2**13  # bytes at the start of a file that are searched
-RUN = re.compile(rb"version: [^\n]*(\nbegun:|\ntyped:| # of gptmini)")  # the last by gptmini 0.2
+RUN = re.compile(rb"version: [^\n]*(\nbegun:|\ntyped:| # of gptmini)")  # gptmini 0.2 wrote the last
 SWEEP = re.compile(rb'\{"op_code":0,.*"study_name":"sweep"')
 PREPARED = {"format", "source", "builder", "fingerprint"}
 EXPORT = re.compile(rb"---\n(?s:.*)\bexported by gptmini \d")
@@ -54,7 +54,7 @@ def is_own_file(file: Path) -> bool:
 
 
 def is_prepared(folder: Path) -> bool:
-    """Return whether a folder is a prepared folder. Other programs write a meta.json too."""
+    """Return whether a folder is a prepared folder. Its keys are checked, because others write a meta.json too."""
     path = folder / "meta.json"
     try:
         return path.is_file() and set(read_json(path)) >= PREPARED

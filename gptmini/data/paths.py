@@ -25,7 +25,8 @@ from gptmini.user_error import UserError
 STANDARD_INPUT = "-"  # the path of standard input, as in other programs
 SNIFFED = 2**13  # bytes at the start of a file that decide whether it is text
 SHOWN = 3  # names of files in one note
-# The remedy for each unsupported file extension. A model would learn the syntax of JSON. The other files are not text.
+# The remedy for each unsupported file extension. From .json files, a model would learn the syntax of JSON. The other
+# files are not text.
 UNPACK = "unpack it first"
 CONVERT = "convert it to a .txt file"
 REFUSED = (
@@ -35,12 +36,12 @@ REFUSED = (
         ".json": "write one record per line to a .jsonl file, or rename it to .txt to train on it as plain text"
     }
 )
-# Extensions that are skipped in a folder: these, and files that gptmini and other programs write beside text.
+# Files with these extensions are skipped in a folder. gptmini and other programs write the last three next to text.
 LEFT_OUT = {*REFUSED, ".bin", ".index", ".ckpt"}
 
 
 def _paths(value: Any, validate: ValidatorFunctionWrapHandler) -> Any:
-    """Return a path or a list of paths; else raise one ValueError instead of an error for each type of path."""
+    """Return a valid path or list of paths. Otherwise raise one ValueError, not one error for each type of path."""
     try:
         return validate(value)
     except ValidationError:
@@ -55,7 +56,7 @@ Paths = Annotated[str | Path | list[str | Path], WrapValidator(_paths)]
 class FoundFiles:
     """The files that match a path, and the files and folders that were skipped."""
 
-    # Each file once: in the order given on the command line, and sorted by name in a folder or a glob.
+    # Each file appears once. Paths keep the order of the command line. Files of a folder or a glob are sorted by name.
     files: list[Path] = field(default_factory=list)
     left_out: list[Path] = field(default_factory=list)  # files without text
     own: list[Path] = field(default_factory=list)  # files and folders that gptmini wrote
@@ -75,9 +76,9 @@ def find_files(key: str, paths: Paths, *, takes_own: bool = False) -> FoundFiles
 
     Args:
         key: name of the value in error messages, such as data.path.
-        paths: a file, a folder, a glob, - for standard input, or a list of these. A single file may have any name
-            except an unsupported extension. In a folder, all files with text are found, at any depth and through
-            links, except hidden files. Files that gptmini wrote are skipped in folders and globs.
+        paths: a file, a folder, a glob, - for standard input, or a list of these. A single file may have any extension
+            that is not in REFUSED. In a folder, all files with text are found, at any depth and through links, but
+            hidden files are skipped. In folders and globs, files that gptmini wrote are skipped too.
         takes_own: whether globs may match files that gptmini wrote.
 
     Raises UserError if no file is found, or if the extension of a file is not supported.
@@ -101,18 +102,21 @@ def find_files(key: str, paths: Paths, *, takes_own: bool = False) -> FoundFiles
 
 
 def without_held_out(files: Sequence[Path], held_out: Sequence[Path]) -> list[Path]:
-    """Return the files that are not held out, under any name or link; UserError if no file is left."""
+    """Return the files that are not held out; raise UserError if all files are held out.
+
+    A file is also held out if its path in `held_out` is a different name or a link.
+    """
     held_out_ids = {_identity_of(file) for file in held_out}
     rest = [file for file in files if _identity_of(file) not in held_out_ids]
     if not rest:
         raise UserError(
-            "data.path has no files left to train on: data.val_path holds out all of them"
+            "data.path has no files left to train on, because data.val_path holds out all of them"
         )
     return rest
 
 
 def note_about(files: Sequence[Path], what: str, *, noun: str = "file") -> list[str]:
-    """Return a line such as "1 file was skipped: a.txt", or no line if there is no file."""
+    """Return a list with a line such as "1 file was skipped: a.txt"; an empty list if `files` is empty."""
     if not files:
         return []
     subject = f"1 {noun} was" if len(files) == 1 else f"{len(files):,} {noun}s were"
@@ -120,7 +124,7 @@ def note_about(files: Sequence[Path], what: str, *, noun: str = "file") -> list[
 
 
 def names_of(files: Sequence[object], most: int = SHOWN) -> str:
-    """Return the first names of files (or other objects), and the number of the others."""
+    """Return the first names of files (or other objects), and how many more there are."""
     names = ", ".join(str(file) for file in files[:most])
     more = len(files) - most
     return f"{names}, and {more:,} more" if more > 0 else names
@@ -164,7 +168,7 @@ def _find_by_glob(key: str, pattern: Path, takes_own: bool) -> FoundFiles:
     names = glob.glob(str(pattern), recursive=True)  # noqa: PTH207
     files = sorted(file for file in map(Path, names) if file.is_file())
     found = FoundFiles()
-    # The user gave the folders above the first star by name.
+    # The user gave the names of the folders before the first star, so these folders are not skipped.
     named = set(Path(*takewhile(lambda part: not glob.has_magic(part), pattern.parts), "x").parents)
     is_own = cache(is_own_folder)
     for file in files:
@@ -205,10 +209,10 @@ def _find_in_folder(key: str, folder: Path) -> FoundFiles:
 
 
 def _walk(root: Path, found: FoundFiles) -> Iterator[Path]:
-    """Yield every file in a folder that is not hidden, at any depth. Add to the lists own and unreadable of `found`.
+    """Yield every file in a folder, at any depth, except hidden files. Add skipped folders to the lists of `found`.
 
-    Each folder is visited once. Links are followed after the real folders, so that a folder keeps its own name if a
-    link points to it.
+    Each folder is visited once. Links are followed after the real folders. Therefore, if a link points to a folder
+    inside root, the folder is found under its own name.
     """
 
     def note_error(error: OSError) -> None:
@@ -218,7 +222,7 @@ def _walk(root: Path, found: FoundFiles) -> Iterator[Path]:
         found.unreadable.append(folder)
 
     seen: set[tuple[int, int]] = set()
-    starts = deque([root])  # the folder itself, and links to others
+    starts = deque([root])  # the folder itself, and links to other folders
     while starts:
         for place, subfolders, names in os.walk(starts.popleft(), onerror=note_error):
             folder = Path(place)
@@ -234,7 +238,7 @@ def _walk(root: Path, found: FoundFiles) -> Iterator[Path]:
             shown = sorted(name for name in subfolders if not name.startswith("."))
             links = {name for name in shown if (folder / name).is_symlink()}
             starts += [folder / name for name in shown if name in links]
-            # os.walk visits the folders that stay in this list.
+            # os.walk visits only the folders that stay in this list.
             subfolders[:] = [name for name in shown if name not in links]
             yield from (Path(place, name) for name in names if not name.startswith("."))
 
@@ -242,8 +246,8 @@ def _walk(root: Path, found: FoundFiles) -> Iterator[Path]:
 def _holds_text(file: Path) -> bool:
     """Return whether a file may contain text.
 
-    True for records, for packed files, and for files that start with UTF-8 without zero bytes or with the byte order
-    mark of UTF-16.
+    Records and packed files may contain text. Any other file may contain text if it starts with the byte order mark of
+    UTF-16, or if its start is UTF-8 without zero bytes.
     """
     if ending_of(file) in LEFT_OUT:
         return False

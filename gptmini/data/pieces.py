@@ -9,11 +9,11 @@ from gptmini.user_error import UserError
 
 # Characters of a piece. The last piece of a document may be shorter. A piece is longer if there is no white space.
 PIECE = 2**20
-# Longest run of characters without a place to cut. A longer run is an error, because it must fit into memory.
+# Longest run of characters without a place to cut. A longer run is an error, because a run must fit into memory.
 LONGEST_RUN = 2**24
-# Text is cut before white space that follows a character other than white space. Python's \S excludes a few more
-# characters than the tokenizers' white space. The text is not cut before or after these characters.
-# The pattern starts with the white space, because Python then finds it faster.
+# Text is cut before white space if the character before it is not white space. A few characters are white space in
+# Python, but not in the tokenizers. Text is not cut before or after these characters.
+# The pattern starts with the white space, because Python then finds matches faster.
 CUT = re.compile(r"[ \t-\r](?<=\S[ \t-\r])")
 LAST_CUT = re.compile(r"(?s:.*)\S(?=[ \t-\r])")  # matches up to the last place to cut
 
@@ -27,7 +27,7 @@ class Piece(NamedTuple):
 
 
 def in_pieces(parts: Iterator[Piece], file: Path) -> Iterator[Piece]:
-    """Join parts of documents and cut them into pieces. The sizes of the pieces do not depend on those of the parts.
+    """Join parts of documents and cut them into pieces. The sizes of the parts do not change the pieces.
 
     Args:
         parts: parts of any size; empty parts are allowed.
@@ -36,7 +36,7 @@ def in_pieces(parts: Iterator[Piece], file: Path) -> Iterator[Piece]:
     Raises UserError if a run of characters without a place to cut is too long.
     """
     pending = ""  # text of the current document that is not yet in a piece
-    searched = 0  # leading characters of pending without a place to cut; 0 if unknown
+    searched = 0  # the first `searched` characters of pending have no place to cut; 0 if unknown
     for text, ends, where in parts:
         pending += text
         start = 0
@@ -63,9 +63,9 @@ def in_pieces(parts: Iterator[Piece], file: Path) -> Iterator[Piece]:
 
 
 def _place_to_cut(text: str, start: int, searched: int) -> int | None:
-    """Return the last place to cut that gives a piece of at most PIECE characters, else the next place after it.
+    """Return the last place to cut within the first PIECE characters. If there is none, return the next place.
 
-    The first `searched` characters have no place to cut, so that a long run is not searched again for each part.
+    The first `searched` characters are known to have no place to cut. They are not searched again for each part.
     """
     if not searched:
         last = LAST_CUT.match(text, start, start + PIECE + 1)

@@ -1,8 +1,8 @@
 """Prepare a corpus: encode its text in tasks and join them to a prepared folder. An interrupted preparation resumes.
 
 A corpus is cut into tasks of about 4 MB. The cuts depend only on the text, never on the number of workers. Each task
-writes its ids to a file in a hidden folder beside the prepared folder. A task that has a file is not encoded again. At
-the end, the files are joined, and the folder gets its name. data/README.md describes all of these files.
+writes its ids to a file in a hidden folder next to the prepared folder. A task is not encoded again if it already has a
+file. At the end, the files are joined, and the folder gets its name. data/README.md describes all of these files.
 """
 
 import json
@@ -50,17 +50,18 @@ def prepare(
     n_workers: int = 1,
     watcher: Watcher | None = None,
 ) -> tuple[TokenStore, bool]:
-    """Open the tokens of a corpus under a tokenizer. Write them first if they do not exist.
+    """Open the tokens of a corpus. If they do not exist, encode the corpus and write them.
 
     Args:
         corpus: the text, such as a gptmini.data.TextCorpus.
-        build_tokenizer: a builder of gptmini.tokenizer, such as gptmini.tokenizer.byte, or a functools.partial of one.
-            It receives the documents and may iterate them several times. A long document arrives in parts.
+        build_tokenizer: a builder of gptmini.tokenizer, such as gptmini.tokenizer.byte, or a functools.partial of a
+            builder. It receives the documents and may iterate over them several times. A long document arrives in
+            parts.
         root: folder of the prepared folders.
-        n_workers: threads that encode. The result does not depend on their number.
+        n_workers: number of threads that encode. The result does not depend on it.
         watcher: receives progress and notes.
 
-    Returns the store, and whether it was written now.
+    Returns the store, and whether this call wrote it.
     Raises UserError if text cannot be read or encoded, if a split has no text, or if the prepared folder is damaged.
     """
     watcher = watcher or Watcher()
@@ -98,20 +99,22 @@ def _locked(folder: Path, watcher: Watcher) -> Iterator[None]:
     try:
         yield
     finally:
-        # Windows cannot delete an open file. There the lock file stays.
+        # Windows cannot delete an open file, so the lock file stays on Windows.
         with suppress(PermissionError):
             path.unlink(missing_ok=True)
         lock.release()
 
 
 def _open(recipe: Recipe) -> TokenStore:
-    """Open an existing prepared folder; UserError if it is damaged or has another fingerprint."""
+    """Open an existing prepared folder; raise UserError if it is damaged or has a different fingerprint."""
     folder = recipe.folder
     if not (folder / "meta.json").is_file():
         raise UserError(f"{folder} is damaged: meta.json is missing; {remedy(folder)}")
     store = TokenStore(folder)
-    if store.fingerprint != recipe.contents["fingerprint"]:  # a folder that was renamed by hand
-        raise UserError(f"{folder} contains tokens of another text or tokenizer; {remedy(folder)}")
+    if store.fingerprint != recipe.contents["fingerprint"]:  # somebody renamed a folder
+        raise UserError(
+            f"{folder} contains tokens from a different text or a different tokenizer; {remedy(folder)}"
+        )
     return store
 
 
@@ -132,8 +135,8 @@ class _Preparation:
     def run(self, build_tokenizer: BuildTokenizer) -> None:
         """Write the prepared folder.
 
-        Encoded tasks stay on disk if the work is interrupted or the disk is full. After an error in the text they are
-        deleted, because the corrected text has another fingerprint.
+        Encoded tasks stay on disk if the work is interrupted or the disk is full. After an error in the text, they are
+        deleted, because the corrected text will have a different fingerprint.
         """
         try:
             tokenizer, n_tasks = self._encoded(build_tokenizer)
@@ -145,7 +148,7 @@ class _Preparation:
             raise
 
     def _encoded(self, build_tokenizer: BuildTokenizer) -> tuple[Tokenizer, int]:
-        """Build the tokenizer and encode every task. Repeat both if documents were in the wrong splits.
+        """Build the tokenizer and encode every task. Repeat both steps if documents were in the wrong splits.
 
         Returns the tokenizer and the number of tasks.
         """
@@ -164,7 +167,7 @@ class _Preparation:
             if kept["version"] == __version__:
                 self.documents.boundary = kept["boundary"]
                 return from_dict(kept["tokenizer"])
-            shutil.rmtree(self.parts)  # another version may cut the text into other tasks
+            shutil.rmtree(self.parts)  # a different version may cut the text into different tasks
 
         tokenizer = build_from(build_tokenizer, self.documents)
         self.recipe.digests.check_unchanged()  # before the tokenizer is saved for this text
@@ -179,7 +182,7 @@ class _Preparation:
         return tokenizer
 
     def _encode(self, tokenizer: Tokenizer) -> int:
-        """Encode every task that has no file yet; return the number of all tasks."""
+        """Encode every task that does not have a file yet. Return the number of all tasks."""
         n_tasks = 0
         n_found = 0
         n_encoded = 0  # bytes
@@ -214,7 +217,7 @@ class _Preparation:
             yield task
 
     def _join(self, tokenizer: Tokenizer, n_tasks: int) -> None:
-        """Join the tasks in a folder that gets its name when it is complete."""
+        """Join the tasks in a temporary folder. When the folder is complete, rename it to the prepared folder."""
         joined = self.parts / "joined"
         shutil.rmtree(joined, ignore_errors=True)  # left by a process that was killed
         joined.mkdir()

@@ -59,7 +59,7 @@ class PublishedText(Corpus):
         if sha256 is not None and digest != sha256:
             raise UserError(
                 f"{url if is_new else self.file} must have SHA-256 {sha256}, got {digest}; "
-                "for your own text, use data=text data.path=FILE"
+                "to train on your own text, use data=text data.path=FILE"
             )
         if is_new:
             self.file.parent.mkdir(parents=True, exist_ok=True)
@@ -86,7 +86,7 @@ class PublishedText(Corpus):
 
 def download(url: str) -> bytes:
     """Return the bytes at url; UserError if the download fails."""
-    # Imported here, because the imports take a tenth of a second and most runs download nothing.
+    # Imported here, because the imports take a tenth of a second and most runs do not download anything.
     import http.client
     import urllib.request
 
@@ -102,11 +102,11 @@ def download(url: str) -> bytes:
 
 
 def missing_text_error(what: str) -> UserError:
-    """Return the error for a missing text that the command line does not name.
+    """Return the error for a missing text that only a run folder names, not the command line.
 
-    A text that only a run folder names is never downloaded, because the folder may come from somebody else.
+    gptmini never downloads such a text, because the run folder may come from somebody else.
     """
     return UserError(
         f"{what} is missing, and gptmini does not download text that only a run folder names; "
-        "if you trust the run, first run gptmini prepare with its overrides"
+        "if you trust this run, download the text: run gptmini prepare with the overrides of the run"
     )

@@ -1,4 +1,4 @@
-"""A corpus of the documentation that comes with Python. It needs no download."""
+"""A corpus of the documentation that comes with Python. It does not need a download."""
 
 import ast
 import hashlib
@@ -15,18 +15,19 @@ from gptmini.data.corpus import Corpus, DigestOf, Document, HeldOut, split_of
 from gptmini.settings import STRICT
 from gptmini.user_error import UserError
 
-# Folders of the standard library that are skipped: tests, installed packages, and the topics, which are read first.
+# Folders of the standard library that are skipped: tests, installed packages, and the topics. The topics are read
+# separately, before the modules.
 PYDOC_SKIPPED = {"test", "tests", "idle_test", "site-packages", "dist-packages", "pydoc_data"}
 
 
 class PydocCorpus(Corpus):
-    """The documentation in every CPython: help topics, then docstrings of its library, parsed without an import."""
+    """The documentation in every CPython: help topics, then docstrings. Modules are parsed, but not imported."""
 
     name = "pydoc"
 
     @validate_call(config=STRICT)
     def __init__(self, val_fraction: HeldOut) -> None:
-        """Hold out about a fraction val_fraction of the documents."""
+        """Hold out documents; val_fraction is the approximate fraction."""
         self.held_out = val_fraction
         self.root = Path(sysconfig.get_path("stdlib"))
 
@@ -49,7 +50,7 @@ class PydocCorpus(Corpus):
 
     @cached_property
     def _texts(self) -> list[str]:
-        """All texts; cached, because parsing takes seconds and the texts only two megabytes."""
+        """All texts. They are cached, because parsing takes seconds, but the texts are only two megabytes."""
         texts: list[str] = []
         for path in self._sources():
             tree = ast.parse(path.read_bytes())
@@ -63,7 +64,7 @@ class PydocCorpus(Corpus):
         """Return the file of topics, then the modules of the standard library sorted by name."""
         modules = []
         for folder, subfolders, files in os.walk(self.root):
-            # os.walk visits the folders that stay in this list.
+            # os.walk visits only the folders that stay in this list.
             subfolders[:] = [name for name in subfolders if name not in PYDOC_SKIPPED]
             for name in files:
                 path = Path(folder, name)

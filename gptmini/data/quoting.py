@@ -10,13 +10,13 @@ from gptmini.data.opening import opened
 
 # Delimiter of the values in a row for each kind of file.
 DELIMITERS = {"csv": ",", "tsv": "\t"}
-# Names in messages of these delimiters, and of others that programs use instead.
+# Names of delimiters in messages. Some programs write semicolons or vertical bars instead of commas or tabs.
 NAMES = {",": "commas", "\t": "tabs", ";": "semicolons", "|": "vertical bars"}
-EXCEL_LINE = "sep="  # start of a line before the header that gives Excel the delimiter
+EXCEL_LINE = "sep="  # start of a line before the header; Excel reads the delimiter from this line
 
-SAMPLE = 2**20  # characters at the start of a .tsv file that decide what its quotation marks mean
+SAMPLE = 2**20  # characters at the start of a .tsv file that show what its quotation marks mean
 LEADING_MARK = re.compile(r'(?:\A|[\t\r\n])"')
-# A value as written by a program that quotes: quotation marks surround the value, or are doubled inside it.
+# A value that a program wrote, with or without quotes. Quotation marks inside a quoted value are doubled.
 VALUE = re.compile(r'(?:"[^"]*+(?:""[^"]*+)*+"|[^"\t\r\n]*+)(\t|\r\n|[\r\n]|\Z)')
 UNCLOSED = re.compile(r'"[^"]*+(?:""[^"]*+)*+\Z')
 LINE = re.compile(r"[^\r\n]*+(?:\r\n|[\r\n]|\Z)")
@@ -30,8 +30,9 @@ Quoting = Literal["quoted", "text", "plain"]
 def quoting_of(file: Path, encoding: str) -> Quoting:
     """Return the meaning of the quotation marks in a .tsv file.
 
-    pandas and Excel quote values as in CSV. Most other programs allow no tabs or line breaks in a value, and write
-    quotation marks unchanged. The sample is parsed both ways, and the way with fewer bad rows wins. A tie is quoted.
+    pandas and Excel quote values as in CSV. Most other programs do not allow tabs or line breaks in a value, and write
+    quotation marks unchanged. The sample is parsed in both ways, and the way with fewer bad rows wins. If both ways
+    have the same number of bad rows, the result is "quoted".
 
     Raises UserError if a packed file is damaged.
     """
@@ -55,8 +56,8 @@ def quoting_of(file: Path, encoding: str) -> Quoting:
 def looks_like_row(line: str, delimiter: str, n_values: int) -> bool:
     """Return whether a line inside a record has as many values as a row of the table.
 
-    A record of such lines may be several rows after a stray quotation mark. Returns False for a table of one column,
-    in which every line would look like a row.
+    If all lines of a record look like rows, a stray quotation mark may have joined several rows. Returns False for a
+    table of one column, because every line would look like a row.
     """
     return n_values > 1 and len(next(csv.reader([line], delimiter=delimiter), [])) == n_values
 
@@ -68,14 +69,14 @@ def guess_delimiter(
 
     Args:
         header: the values of the first line, split at the delimiter.
-        delimiter: the delimiter of the file extension.
+        delimiter: the delimiter that matches the file extension.
         following: the second line.
 
     Returns the name of the delimiter found, the column names, and the remedy.
     """
     line = delimiter.join(header)
     remedy = "the first line of a table must name its columns"
-    # The delimiter that occurs most often. If no delimiter occurs, the one of the file extension.
+    # Take the delimiter that occurs most often. If none occurs, take the delimiter of the file extension.
     found = max(NAMES, key=lambda mark: (line.count(mark), mark == delimiter))
     if line.startswith(EXCEL_LINE) and len(line) > len(EXCEL_LINE):
         found = line[len(EXCEL_LINE)]
@@ -110,7 +111,7 @@ def _n_bad_records(sample: str, n_values: int, is_cut: bool) -> int:
 
 
 def _record(sample: str, start: int) -> tuple[int, int]:
-    """Return the end of a quoted record and its number of values; if it is bad, the start of the bad value and 0."""
+    """Return the end of a quoted record and its number of values. If a value is bad, return its start, and 0."""
     n_values = 0
     while True:
         value = VALUE.match(sample, start)

@@ -24,11 +24,12 @@ from gptmini.data.pieces import PIECE, Piece, in_pieces
 from gptmini.data.quoting import DELIMITERS, guess_delimiter, looks_like_row, quoting_of
 from gptmini.user_error import UserError
 
-ROWS = 256  # rows of a Parquet file that are read at once
+ROWS = 256  # rows of a Parquet file that are read at a time
 FIELDS_SHOWN = 12  # names of fields in an error
 SHOWN = 80  # characters of a wrong value in an error
-MOST_LISTED = 10_000  # skipped records that are listed; further ones are only counted
-# A note names a value if it has at least this many lines that all look like rows. Fewer lines are common in text.
+MOST_LISTED = 10_000  # skipped records that are listed; all other skipped records are only counted
+# A note reports a value if it has at least this many lines and all of them look like rows. Text often contains a few
+# lines that look like rows.
 SUSPICIOUS = 3
 
 FieldName = Annotated[str, Field(min_length=1)]
@@ -39,10 +40,10 @@ LossOn = Literal["all", "answers"]
 
 
 class Reader:
-    """A reader of the documents of files, one file after the other. It counts separators, skipped records and so on.
+    """A reader of the documents of files, one file after the other. It counts separators and skipped records.
 
-    An unreadable record raises a UserError with the file, the line or row, and the byte offset of the line. With
-    on_error=skip, the reader skips and counts the record.
+    The reader raises UserError for an unreadable record. The message contains the file, the line or row, and the byte
+    offset of the line. With on_error=skip, the reader skips and counts the record.
     """
 
     def __init__(
@@ -57,12 +58,12 @@ class Reader:
         """Configure the reader.
 
         Args:
-            field: field with the text in JSON, CSV, TSV and Parquet; a.b is the field b of the record in a.
+            field: field with the text in JSON, CSV, TSV and Parquet; a.b means the field b of the record in field a.
             separator: text between the documents of a plain text file; None if a file is one document.
             encoding: Python's name of the encoding of plain text, JSON, CSV and TSV; a byte order mark overrides it.
             on_error: fail, or skip to skip unreadable records.
-            template: chat if the field holds messages: a list of records with role and content. Each list becomes one
-                document, the messages in JSON, in one piece.
+            template: chat if the field holds a list of messages. A message is a record with role and content. Each list
+                becomes one document in one piece, with the messages in JSON.
         """
         self.template = template
         self.field = field
@@ -70,11 +71,11 @@ class Reader:
         self.encoding = encoding
         self.on_error = on_error
 
-        self.position = 0  # bytes of the current file on disk that are read so far
+        self.position = 0  # bytes of the current file on disk that have been read
         self.n_separators = 0  # separators found in plain text
-        self.n_skipped = 0  # skipped records
+        self.n_skipped = 0  # number of skipped records
         self.skipped: list[str] = []  # errors of the first MOST_LISTED skipped records
-        # .tsv files whose quotation marks around values were removed, and files that keep them as text.
+        # .tsv files in which quotation marks around values were removed, and .tsv files in which they are text.
         self.quoted: list[Path] = []
         self.marked: list[Path] = []
         # Places of the first MOST_LISTED values whose lines look like rows of the table.
@@ -83,8 +84,8 @@ class Reader:
     def pieces(self, file: Path) -> Iterator[Piece]:
         """Yield the documents of a file in order, in pieces. Empty documents are skipped.
 
-        Each piece except a document's last one ends before white space that follows a word. No tokenizer of gptmini
-        has a token that crosses such a cut.
+        Each piece ends before white space that follows a word, except the last piece of a document. In gptmini's
+        tokenizers, a token never crosses such a cut.
 
         Raises UserError if the file is damaged, has another encoding or lacks the field, if a record cannot be read, or
         if pyarrow is required and missing.
@@ -164,7 +165,7 @@ class Reader:
         if kind == "tsv" and is_quoted:
             self.quoted.append(file)
 
-        # This limit applies to the process. Lines rejects records that are longer.
+        # This limit applies to the entire process. Lines already rejects longer records.
         csv.field_size_limit(LONGEST_LINE)
         lines = Lines(text, file, newline="")
         rows = csv.reader(
@@ -196,7 +197,7 @@ class Reader:
             except StopIteration:
                 break
             except (csv.Error, LineTooLongError) as error:
-                # The lines after a stray quotation mark are rows.
+                # After a stray quotation mark, the next lines are rows. Read them again.
                 lines.go_back()
                 self._skip(f"{where}: invalid table row: {error}")
                 continue
@@ -239,7 +240,7 @@ class Reader:
                         where = f"{file}, row {number:,}"
                         try:
                             record = {column: row.as_py()}
-                        except UnicodeDecodeError:  # the format does not check the bytes
+                        except UnicodeDecodeError:  # Parquet does not check the bytes
                             self._skip(f"{where}: the field {self.field} is not valid UTF-8")
                             continue
                         yield from self._text_of(record, where)
@@ -283,7 +284,7 @@ class Reader:
             # JSON may contain half of a surrogate pair as an escape. An invalid byte is decoded to such a half, too.
             character = value[error.start]
             self._skip(
-                f"{problem} {character!r}, half of a surrogate pair or a byte in another encoding"
+                f"{problem} {character!r}, half of a surrogate pair or a byte in a different encoding"
             )
             return
         yield Piece(value, ends=True, where=where if self.template else "")
@@ -311,7 +312,7 @@ def _as_json(messages: Any) -> str | None:
             others = {name: value for name, value in message.items() if value is not None}
             plain.append(required | others)
         chat = json.dumps(plain, ensure_ascii=False)
-    except (TypeError, KeyError):  # TypeError also for values that JSON lacks, such as a date
+    except (TypeError, KeyError):  # json raises TypeError for values such as a date
         return None
     return chat if plain and len(chat) <= PIECE else None
 

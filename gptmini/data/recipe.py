@@ -1,4 +1,4 @@
-"""Everything that determines the prepared tokens: files, split and tokenizer, with a fingerprint of them."""
+"""The recipe of prepared tokens: the files, split and tokenizer that determine the tokens, and their fingerprint."""
 
 import hashlib
 import json
@@ -14,8 +14,8 @@ from gptmini.data.splits import BuildTokenizer
 from gptmini.files import replacing
 from gptmini.user_error import UserError
 
-# Keep no digest of a file that changed in the last seconds: another change within the time resolution of the file
-# system would not change its stamp. FAT has the coarsest resolution, two seconds.
+# Do not keep the digest of a file that changed during the last seconds. If it changes a second time within the time
+# resolution of the file system, its stamp stays the same. FAT has the coarsest resolution, two seconds.
 SETTLING = 2
 
 
@@ -28,7 +28,7 @@ class Recipe(NamedTuple):
 
 
 def plan_recipe(corpus: Corpus, build_tokenizer: BuildTokenizer, root: str | Path) -> Recipe:
-    """Compute the fingerprint and the folder of a corpus under a tokenizer. Make root if it is missing.
+    """Compute the fingerprint and the folder for a corpus and a tokenizer. Create root if it is missing.
 
     Raises UserError if a file of the text cannot be read.
     """
@@ -50,7 +50,7 @@ def plan_recipe(corpus: Corpus, build_tokenizer: BuildTokenizer, root: str | Pat
 
 
 class Digests:
-    """A cache of the SHA-256 digests of files, each with the stamp (size and times) that the file had when read."""
+    """A cache of the SHA-256 digests of files. Each digest has the file's stamp (size and times) when it was read."""
 
     def __init__(self, cache: Path) -> None:
         """Load the digests that an earlier process saved in the file `cache`, if it exists."""
@@ -89,7 +89,8 @@ class Digests:
     def save(self) -> None:
         """Save the digests for later processes."""
         if self._has_new:
-            # If the folder is not writable (for example, another user's), the next start reads the files again.
+            # If the folder is not writable (for example, it belongs to another user), the next run reads the files
+            # again.
             with suppress(OSError), replacing(self._cache) as file:
                 file.write(json.dumps(self._known, indent=0).encode("utf-8"))
 

@@ -12,7 +12,7 @@ from gptmini.user_error import UserError
 BuildTokenizer = Callable[..., Tokenizer]
 # Largest accepted relative difference between the held-out fraction and val_fraction.
 TOLERANCE = 0.5
-LINE = 2**12  # a line of at most so many bytes is never cut, even if the text is short
+LINE = 2**12  # a line of at most this many bytes is never cut, even if the text is short
 REPORT_BYTES = 2**20  # bytes of text between two progress reports
 
 
@@ -22,7 +22,7 @@ class Progress:
 
     phase: str  # the current work, such as "tokenising"
     n_bytes: int  # bytes done in this phase
-    # Fraction of the text that is done in this phase, from 0 to 1; None if unknown.
+    # Fraction of the text that is done in this phase, from 0 to 1; None if it is unknown.
     share: float | None
 
 
@@ -35,14 +35,15 @@ class Watcher:
 
 
 class SplitsChanged(Exception):
-    """The documents read so far are in the wrong splits. The next reading puts them into the right splits."""
+    """The documents that were read are in the wrong splits. The next reading puts them into the right splits."""
 
 
 class SplitDocuments:
     """The documents of a corpus, each with its split. They can be read several times.
 
-    A document without a split is split by its hash. If the held-out fraction turns out to be far from val_fraction,
-    SplitsChanged is raised at the end of the first reading. All later readings hold out the end of the text instead.
+    The hash of a document determines its split, unless the corpus gives it a split. If the held-out fraction is then
+    far from val_fraction, the first reading raises SplitsChanged at its end. All later readings hold out the end of the
+    text instead.
     """
 
     def __init__(self, corpus: Corpus, watcher: Watcher) -> None:
@@ -52,11 +53,11 @@ class SplitDocuments:
 
     @cached_property
     def boundary(self) -> int | None:
-        """UTF-8 bytes of text before the held-out end; None if hashes decide."""
+        """Number of UTF-8 bytes before the held-out end of the text; None if hashes determine the splits."""
         return self.corpus.boundary()
 
     def __iter__(self) -> Iterator[Document]:
-        """Read the documents for a tokenizer; may raise SplitsChanged like read."""
+        """Read the documents for a tokenizer. Like read(), this may raise SplitsChanged."""
         n_bytes = 0
         n_reported = 0
         try:
@@ -67,7 +68,7 @@ class SplitDocuments:
                     n_reported = n_bytes
                     self._report("reading for the tokenizer", n_bytes, self.share_read())
         finally:
-            # The builder may stop reading before the last document. Building then takes some time.
+            # The builder may stop reading before the last document. After the reading, it works for some time.
             self._report("building the tokenizer", 0, None)
 
     @property
@@ -75,7 +76,7 @@ class SplitDocuments:
         """Fraction of the text that is held out."""
         if self.corpus.val_fraction is None:
             raise UserError(
-                "a corpus must set val_fraction, or give each document a split, got neither"
+                "a corpus must set val_fraction or give each document a split, but it does neither"
             )
         return self.corpus.val_fraction
 
@@ -87,7 +88,7 @@ class SplitDocuments:
             yield from self._by_place(self.boundary)
 
     def share_read(self) -> float | None:
-        """Return the fraction of the text that is read so far, from 0 to 1; None if unknown."""
+        """Return the fraction of the text that has been read, from 0 to 1; None if it is unknown."""
         return self.corpus.share_read()
 
     def _report(self, phase: str, n_bytes: int, share: float | None) -> None:
@@ -95,8 +96,8 @@ class SplitDocuments:
         self._watcher.on_progress(Progress(phase=phase, n_bytes=n_bytes, share=share))
 
     def _by_hash(self) -> Iterator[Document]:
-        """Yield the documents, split by the hash of their first part. Check the held-out fraction at the end."""
-        # Counts of the documents that the corpus gives no split.
+        """Yield the documents, split by the hash of their first part. At the end, check the held-out fraction."""
+        # Counts of the documents to which the corpus does not give a split.
         n_bytes = {"train": 0, "val": 0}
         n_documents = 0
         split = ""  # of the current document
@@ -132,11 +133,11 @@ class SplitDocuments:
         raise SplitsChanged
 
     def _by_place(self, boundary: int) -> Iterator[Document]:
-        """Yield the documents before and after the boundary. A document across it is cut; a chat is trained on."""
+        """Yield documents split at the boundary. Cut a document that crosses it, but use such a chat for training."""
         # The start of a long line may be so far before the boundary that too much would be held out.
         n_held_out = boundary * self._val_fraction / (1 - self._val_fraction)
         longest = max(LINE, int(TOLERANCE * n_held_out))
-        position = 0  # bytes before the part, not counting documents that the corpus gives a split
+        position = 0  # bytes before the part; documents with a split of their own are not counted
         for document in self.corpus.documents():
             if document.split is not None:
                 yield document
@@ -167,14 +168,15 @@ def build_from(build_tokenizer: BuildTokenizer, documents: Iterable[Document]) -
 
 
 def n_bytes_of(text: str) -> int:
-    """Return the number of UTF-8 bytes of a text; UnicodeEncodeError for a lone surrogate."""
+    """Return the number of UTF-8 bytes of a text; raise UnicodeEncodeError for a lone surrogate."""
     return len(text) if text.isascii() else len(text.encode())
 
 
 def cut_at_line(text: str, n_bytes: int, longest: int) -> tuple[str, str]:
     """Cut a text at the start of the line that contains its UTF-8 byte number n_bytes, counted from 1.
 
-    If that line starts more than `longest` bytes earlier, cut after that byte, or after the character around it.
+    If the line starts more than `longest` bytes earlier, cut after byte n_bytes, or after the character that contains
+    this byte.
     """
     data = text.encode()
     place = data.rfind(b"\n", max(0, n_bytes - longest), n_bytes) + 1

@@ -1,4 +1,7 @@
-"""Prepared tokens on disk: a folder of token files with meta.json, complete or absent; see data/README.md."""
+"""Prepared tokens on disk: a folder with token files and meta.json. The folder is either complete or absent.
+
+data/README.md describes the files.
+"""
 
 import mmap
 from collections.abc import Sequence
@@ -28,9 +31,9 @@ class Excerpt(NamedTuple):
     """The part of a source that an evaluation reads."""
 
     ids: Ids  # of a split of the source
-    n_tokens: int  # number of ids that are read, starting with the first
-    tokens_per_byte: float  # of the entire split
-    # End of each document, in ids, after its end-of-text, (n_documents,); None if the folder has no index.
+    n_tokens: int  # number of ids that are read, starting with the first id
+    tokens_per_byte: float  # ids per byte of the entire split
+    # Position after each document and its end-of-text, in ids, (n_documents,); None if the folder has no index.
     document_ends: np.ndarray | None = None
 
 
@@ -52,12 +55,13 @@ class TokenStore:
     def __init__(self, folder: str | Path) -> None:
         """Open a folder that prepare wrote. Read only the first and last block of each file.
 
-        Raises UserError if a file is missing, or has another size, changed bytes in these blocks, or another format.
+        Raises UserError if a file is missing, has a different size or format, or has changed bytes in these blocks.
         """
         self.folder = Path(folder)
         self.meta = read_meta(self.folder)
         self.tokenizer_state: dict = self.meta["tokenizer"]  # the tokenizer's to_dict()
-        self.fingerprint: str = self.meta["fingerprint"]  # of texts, split, tokenizer and format
+        # The fingerprint of texts, split, tokenizer and format.
+        self.fingerprint: str = self.meta["fingerprint"]
         # Whether this folder contains the tokens and an index of the documents.
         self.has_index = "sources" not in self.meta and "files" not in self.meta["train"]
         self._dtype = np.dtype(self.meta["dtype"]).newbyteorder("<")
@@ -77,7 +81,7 @@ class TokenStore:
 
     @property
     def sources(self) -> list[Source]:
-        """The sources of a mixture in the order of their tokens; otherwise the folder itself as the only source."""
+        """The sources of a mixture, in the order of their tokens. Without a mixture, the folder is the only source."""
         if not self._parts:
             return [Source(name="", weight=1, n_tokens=self.n_tokens("train"))]
         return [
@@ -88,7 +92,7 @@ class TokenStore:
     def tokens(self, split: str) -> Ids:
         """Return the ids of a split, (n_tokens,), uint16 or uint32, read-only and memory-mapped.
 
-        If the loss counts only answers, they are int32 with marks, and without_marks returns the ids.
+        If the loss counts only answers, the ids are int32 with marks. The function without_marks removes the marks.
         """
         if self._parts:
             return Shards([part.tokens(split) for part in self._parts])
@@ -97,9 +101,9 @@ class TokenStore:
         return Shards([self._ids_at(place) for place in self.meta[split]["files"]])
 
     def document_ends(self, split: str) -> np.ndarray:
-        """Return the end of each document of a split, in ids, after its end-of-text, uint64 (n_documents,).
+        """Return the position after each document and its end-of-text in a split, in ids, uint64 (n_documents,).
 
-        Raises UserError if the folder has no index, such as the folder of a mixture.
+        Raises UserError if the folder does not have an index. For example, the folder of a mixture has no index.
         """
         if not self.has_index:
             raise UserError(f"{self.folder} has no index of documents")
@@ -122,11 +126,11 @@ class TokenStore:
         return self.meta[split]["largest_id"]
 
     def bytes_per_token(self, split: str) -> float:
-        """Return the bytes of text per id of a split, including end-of-text and ids that the loss does not count."""
+        """Return the bytes of text per id of a split. Count end-of-text, and ids that the loss does not count."""
         return self.n_bytes(split) / self.n_tokens(split)
 
     def tokens_per_byte(self, split: str) -> float:
-        """Return the ids per byte of text, including end-of-text. It converts nats per token into bits per byte.
+        """Return the ids per byte of text, including end-of-text. Used to convert nats per token into bits per byte.
 
         If the loss counts only answers, only the ids and bytes of answers are counted.
         """
@@ -146,10 +150,10 @@ class TokenStore:
         return float(np.average(shares, weights=weights))
 
     def excerpts(self, split: str, max_tokens: int | None) -> list[Excerpt]:
-        """Return the part of each source that an evaluation on about max_tokens tokens of a split reads.
+        """Return the part of each source that an evaluation reads. The parts have about max_tokens tokens of a split.
 
-        max_tokens=None has no limit. The sources of a mixture contribute in proportion to their weights. Therefore the
-        source with the fewest tokens per weight limits the tokens of all sources.
+        With max_tokens=None, the number of tokens has no such limit. The sources of a mixture contribute in proportion
+        to their weights. Therefore the source with the fewest tokens per weight limits the tokens of all sources.
         """
         stores = self._parts or [self]
         sources = self.sources
@@ -173,7 +177,7 @@ class TokenStore:
         ]
 
     def check_ids(self, split: str, ids: np.ndarray) -> None:
-        """Raise UserError for ids above the largest id of the split: the file has changed since it was prepared."""
+        """Raise UserError for ids above the largest id of the split, because the file has changed since preparation."""
         largest = self.largest_id(split)
         ids = without_marks(ids)
         if ids.size and ids.max() > largest:
@@ -191,7 +195,7 @@ class TokenStore:
         for part in self._parts:
             part.check_size(split)
         for file in self._files(split):
-            # The size of the mapped file, even if the file was deleted.
+            # This is the size of the mapped file, even if the file was deleted.
             size = self._map(file.path).size()
             if size < file.size:
                 what_to_do = remedy(self.folder) if self.has_index else "restore the file"
@@ -206,7 +210,7 @@ class TokenStore:
         return all(part.has_index for part in self._parts or [self])
 
     def verify(self) -> None:
-        """Read all files completely; UserError names the first file that has changed since it was prepared.
+        """Read all files completely. Raise UserError with the first file that has changed since it was prepared.
 
         For token files of another program, only the sizes are checked.
         """
@@ -256,7 +260,7 @@ class TokenStore:
         )
 
     def _map(self, path: Path) -> mmap.mmap:
-        """Return a file mapped into memory. Map it on the first call."""
+        """Return a file that is mapped into memory. The first call maps the file."""
         if path not in self._maps:
             with path.open("rb") as file:
                 self._maps[path] = mmap.mmap(file.fileno(), length=0, access=mmap.ACCESS_READ)

@@ -8,8 +8,8 @@ from typing import NamedTuple
 from gptmini.data.meta import remedy
 from gptmini.user_error import UserError
 
-# Bytes of a block, which has one checksum. Opening a folder checks the first and last block of each file. Blocks are
-# small so that this takes milliseconds. The checksums of ten billion ids then take 200 kB in meta.json.
+# Bytes of a block. Each block has one checksum. Opening a folder checks the first and last block of each file. Blocks
+# are small, so that this check takes milliseconds. The checksums of ten billion ids take 200 kB in meta.json.
 BLOCK = 2**20
 
 

@@ -1,4 +1,4 @@
-"""The tasks of a preparation: cut text into tasks, encode them in threads, and join their ids to one file per split."""
+"""Cut text into the tasks of a preparation, encode them in threads, and join their ids to one file per split."""
 
 import json
 from collections import Counter, deque
@@ -20,8 +20,8 @@ from gptmini.data.stored_file import block_checksums
 from gptmini.files import flush_file, replacing
 from gptmini.tokenizer import Tokenizer, document_prefix
 
-# Bytes of text in a task. It is small because a task must fit into memory, because a kill loses the running tasks, and
-# because the last task runs alone.
+# Bytes of text in a task. A task is small for three reasons. It must fit into memory. If the process is killed, its
+# running tasks are lost. The last task runs alone.
 TASK = 2**22
 # Most parts of documents in a task. Python needs a few hundred bytes of memory for each part.
 MOST_PARTS = 2**17
@@ -67,9 +67,9 @@ def in_order(
 
     Args:
         work: returns the result of a task. Its second argument is an event. If the event is set, `work` may stop early,
-            because the result is not needed.
+            because the result is no longer needed.
         tasks: the tasks. At most two tasks for each worker are in memory.
-        n_workers: threads. Threads suffice, because the tokenizers run outside Python most of the time.
+        n_workers: number of threads. Processes are not needed, because tokenizers mostly run outside Python.
     """
     running: deque[tuple[int, Future[bool]]] = deque()
     is_over = Event()
@@ -155,8 +155,8 @@ def join_split(
 ) -> dict:
     """Write the ids of a split and the index of its documents; return their entry in meta.json.
 
-    byte_lengths, (n_vocab,), is given only for chats: the bytes of their text are counted from the ids, because the
-    template adds text to the documents.
+    byte_lengths, (n_vocab,), is given only for chats. The template adds text to the messages of a chat. Therefore the
+    bytes of text are counted from the ids.
     """
     n_documents = 0
     n_bytes = 0

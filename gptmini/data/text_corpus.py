@@ -43,14 +43,14 @@ class TextCorpus(Corpus):
             path: a file, a folder, a glob, or a list of these.
             val_fraction: fraction of the text to hold out; unused with val_path.
             name: prefix of the prepared folder's name.
-            val_path: files of held-out text, in the same forms as path. Files in both are only held out. None to hold
-                out a fraction of path.
-            field: see Reader, also for encoding.
+            val_path: files of held-out text, in the same forms as path. A file that is in both is only held out. With
+                None, a fraction of path is held out.
+            field, encoding: see Reader.
             separator: text between the documents of a file, with Python's escapes, such as \\n.
             on_error: fail, or skip to skip unreadable records, and chats that the template rejects.
-            template: chat if the records hold messages; the tokenizer's template makes text of them. The messages are
-                in `field`, or in the field "messages" if `field` is "text".
-            loss_on: all tokens, or answers: in chats, count only the assistant's answers.
+            template: chat if the records hold messages. The tokenizer's template converts messages to text. The
+                messages are in `field`, or in the field "messages" if `field` is "text".
+            loss_on: all, or answers. With answers, the loss counts only the assistant's answers in chats.
 
         Raises pydantic.ValidationError for an invalid value. Raises UserError if a path has no text, or if loss_on is
         answers without a template.
@@ -91,7 +91,7 @@ class TextCorpus(Corpus):
 
         # State of the current or last reading.
         self._reader = Reader(**self._reader_settings)
-        self._n_bytes_done = 0  # bytes on disk of the files that are read to their end
+        self._n_bytes_done = 0  # bytes on disk of the files that were read completely
         self._empty: list[Path] = []  # files without text
 
     def identity(self, digest_of: DigestOf) -> dict:
@@ -139,17 +139,17 @@ class TextCorpus(Corpus):
         return int(n_bytes * (1 - self.val_fraction))
 
     def share_read(self) -> float:
-        """Return the fraction of the bytes of all files that documents() has read, from 0 to 1."""
+        """Return the fraction of all files' bytes that documents() has read, from 0 to 1."""
         return min(1.0, (self._n_bytes_done + self._reader.position) / max(self.size, 1))
 
     def share_held_out(self) -> float:
-        """Return the held-out fraction: val_fraction, or with val_path the fraction of the bytes of all files."""
+        """Return val_fraction. With val_path, return the fraction of the bytes of all files that is held out."""
         if self.val_fraction is not None:
             return self.val_fraction
         return sum(file.stat().st_size for file in self.val_files) / max(self.size, 1)
 
     def notes(self) -> list[str]:
-        """Return notes on skipped files and records and on an unused separator; complete once the text is read."""
+        """Return the notes on files, records and the separator. They are complete after the text has been read."""
         reader = self._reader
         notes = [*self._found_notes, *note_about(self._empty, "skipped (contains no text)")]
         if reader.separator is not None and not reader.n_separators:

@@ -31,10 +31,11 @@ HEADER_START = struct.Struct("<3i")
 TYPES = {(20240520, 1): np.dtype("<u2"), (20240801, 7): np.dtype("<u4")}
 RAW = np.dtype("<u2")  # dtype of a file without a header
 SNIFFED = 2**12  # bytes at the start of a file that show what it probably contains
-MANY_ZEROS = 16  # if at least so many ids of two bytes alternate with zeros, the ids probably have more bytes
+# If at least this many ids of two bytes are read and every second id is zero, the ids probably have more bytes.
+MANY_ZEROS = 16
 TEXT = frozenset(b"\t\n\r" + bytes(range(0x20, 0x7F)))  # bytes of plain text
 
-IDS_AT_ONCE = 2**22  # ids that are counted at once
+IDS_AT_ONCE = 2**22  # ids that are counted at a time
 VAL = re.compile(r"(^|[_-])val(idation)?([_-]|$)")  # matches names of held-out files
 
 
@@ -51,7 +52,7 @@ class TokenFile(NamedTuple):
         return np.memmap(self.path, self.dtype, mode="r", offset=self.skip, shape=(self.tokens,))
 
     def parted(self, n: int) -> "tuple[TokenFile, TokenFile]":
-        """Return the first n ids, and the rest."""
+        """Split the range into its first n ids and the remaining ids."""
         after = self.skip + n * self.dtype.itemsize
         return self._replace(tokens=n), self._replace(skip=after, tokens=self.tokens - n)
 
@@ -71,8 +72,8 @@ class TokenFiles(Corpus):
 
         Args:
             path: a file, a folder, a glob, or a list of these, with training tokens.
-            val_path: files with held-out tokens. Files in both are only held out. None to hold out the files of path
-                with val in their names, or the end of path if there are none.
+            val_path: files with held-out tokens. A file that is in both is only held out. With None, the files of path
+                with val in their names are held out. If there are no such files, the end of path is held out.
             val_fraction: fraction of the tokens to hold out if no file is held out.
             name: prefix of the prepared folder's name.
 
@@ -92,7 +93,7 @@ class TokenFiles(Corpus):
             self._notes = note_about(in_both, "held out (also in data.val_path)")
             self.files = [file for file in self.files if file.path in kept]
         else:
-            # Such as nanoGPT's val.bin and fineweb_val_000000.bin.
+            # For example, nanoGPT's val.bin, and fineweb_val_000000.bin.
             named = [file for file in self.files if VAL.search(file.path.stem)]
             self.val_files = named if len(named) < len(self.files) else []
             self.files = [file for file in self.files if file not in self.val_files]
@@ -107,7 +108,7 @@ class TokenFiles(Corpus):
         return identity
 
     def documents(self) -> Iterator[Document]:
-        """Raise UserError, because token files contain no text."""
+        """Raise UserError, because token files do not contain text."""
         raise UserError(
             "cannot learn a tokenizer from token files, because they contain no text; "
             "give the tokenizer that wrote them, such as tokenizer=gpt2"
@@ -122,9 +123,9 @@ class TokenFiles(Corpus):
         n_workers: int = 1,
         watcher: Watcher | None = None,
     ) -> tuple[TokenStore, bool]:
-        """Write a prepared folder that describes the files, unless it exists. Arguments and result as in data.prepare.
+        """Write a prepared folder that describes the files, unless it exists.
 
-        n_workers is unused, because nothing is encoded.
+        Arguments and result are the same as for data.prepare. n_workers is unused, because nothing is encoded.
         Raises UserError if an id is outside the tokenizer's vocabulary.
         """
         watcher = watcher or Watcher()
@@ -136,7 +137,7 @@ class TokenFiles(Corpus):
         if (recipe.folder / "meta.json").is_file():
             meta = read_meta(recipe.folder)
             known = {split: meta[split].get("files") for split in SPLITS}
-        is_new = known != places  # True also if the files were moved
+        is_new = known != places  # this is True too if the files were moved
         if is_new:
             tokenizer = build_tokenizer(self.documents())
             meta = recipe.contents | {
@@ -196,7 +197,7 @@ def counts_of(files: Sequence[TokenFile], tokenizer: Tokenizer, watcher: Watcher
             if largest_id >= tokenizer.n_vocab:
                 raise UserError(
                     f"{file.path} must contain ids below the vocabulary size {tokenizer.n_vocab}, got {largest_id}; "
-                    "give the tokenizer that wrote it"
+                    "use the tokenizer that wrote the file"
                 )
             n_bytes += int(byte_lengths[block].sum(dtype=np.int64))
             if tokenizer.end_of_text is not None:
@@ -229,8 +230,8 @@ def read_header(path: Path) -> TokenFile:
         if dtype is not None:
             if n_tokens < 1 or size != HEADER + n_tokens * dtype.itemsize:
                 raise UserError(
-                    f"{path} must contain {n_tokens:,} ids, as its header says, got {size:,} bytes; "
-                    "copy it again if it is truncated"
+                    f"{path} must contain {n_tokens:,} ids according to its header, got {size:,} bytes; "
+                    "if the file is truncated, copy it again"
                 )
             return TokenFile(path, HEADER, n_tokens, dtype)
         if magic in {known for known, _ in TYPES}:
@@ -253,12 +254,13 @@ def _check_raw(path: Path, size: int, start: bytes) -> None:
     words = np.frombuffer(start[: len(start) // 4 * 4], dtype="<u2")
     if len(words) >= MANY_ZEROS and not words[1::2].any():
         raise UserError(
-            f"{path} must contain ids of {RAW.itemsize} bytes, but seems to have ids of 4 or 8 bytes; convert to uint16"
+            f"{path} must contain ids of {RAW.itemsize} bytes, but probably contains ids of 4 or 8 bytes; "
+            "convert the ids to uint16"
         )
     if path.with_name("meta.pkl").exists():
         raise UserError(
-            f"{path} contains nanoGPT's ids of characters (a meta.pkl is beside it); "
-            "train on the text with tokenizer=char"
+            f"{path} contains nanoGPT's ids of characters, because meta.pkl is in the same folder; "
+            "train on the original text with tokenizer=char"
         )
 
 
@@ -267,14 +269,14 @@ def _find_token_files(key: str, paths: Paths) -> list[TokenFile]:
     found: list[str | Path] = []
     for path in paths if isinstance(paths, list) else [paths]:
         if path == STANDARD_INPUT:
-            raise UserError(f"{key} must be token files, got - (stdin); give their paths")
+            raise UserError(f"{key} must be token files, got - (stdin); give the paths of files")
         is_folder = path != "" and Path(path).expanduser().is_dir()
         found.append(f"{glob.escape(str(path))}/*.bin" if is_folder else path)
     return [read_header(file) for file in find_files(key, found, takes_own=True).files]
 
 
 def _places(files: Sequence[TokenFile]) -> list[dict]:
-    """Return the positions of ids as stored in meta.json."""
+    """Return the positions of ids as meta.json stores them."""
     return [
         {
             "path": str(file.path.absolute()),

@@ -132,7 +132,7 @@ def write_characters(path):
 MISTAKES = {
     "cut short": (
         write_cut_short,
-        r"a\.bin must contain \d+ ids, as its header says, got [\d,]+ bytes; ",
+        r"a\.bin must contain \d+ ids .* header, got [\d,]+ bytes; ",
     ),
     "a version": (
         lambda path: as_llm_c_writes(path, IDS, version=3),
@@ -150,11 +150,11 @@ MISTAKES = {
     ),
     "another tokenizer": (
         lambda path: as_nanogpt_writes(path, [257, 1, 2, 3]),
-        r"a\.bin must .* below .* 257, got 257; give the tokenizer",
+        r"a\.bin must .* below .* 257, got 257; use the tokenizer",
     ),
     "characters": (
         write_characters,
-        r"meta\.pkl .*; train on the text with tokenizer=char",
+        r"meta\.pkl .*; .* tokenizer=char",
     ),
     "no text": (
         lambda path: as_nanogpt_writes(path, [256, 256, 256]),
