@@ -1,4 +1,4 @@
-"""Settings of the tokenizers; each class returns the builder that makes its tokenizer.
+"""Settings of the tokenizers. The method builder() of each class returns the builder of a tokenizer.
 
 The builder's name and its keyword arguments identify prepared tokens, so do not rename them.
 """
@@ -61,9 +61,10 @@ class GPT2Settings:
 
 
 def prebuilt(tokenizer: Tokenizer, *, name: str, sha256: str) -> partial:
-    """Return a builder for an existing tokenizer, with this name and the tokenizer's digest.
+    """Return a builder for an existing tokenizer. Its name and the digest sha256 identify the tokenizer.
 
-    If ids precede each document, they are a keyword argument too, because earlier versions did not write them.
+    If preparation puts ids before each document, these ids are a keyword argument too. They change the fingerprint,
+    because earlier versions did not write these ids.
     """
     before = document_prefix(tokenizer)
     keywords = {"sha256": sha256} | ({"before": before} if before else {})

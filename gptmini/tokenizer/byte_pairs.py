@@ -15,13 +15,13 @@ from gptmini.user_error import UserError
 BYTE_PATTERN = r"[\s\S]"  # each character is a piece, so no merge applies
 ALL_BYTES = [bytes([i]) for i in range(256)]
 
-# Characters of short documents that are encoded together. A call to tiktoken costs as much as encoding a hundred
-# characters, and other threads can run only during a call.
+# Number of characters of short documents that are encoded together. A call to tiktoken takes as long as encoding a
+# hundred characters. Other threads can run only during a call.
 GROUP = 2**20
 
 
 class BytePairTokenizer:
-    """A tiktoken encoding: a pattern splits text into pieces, and bytes are merged by rank within a piece."""
+    """A tiktoken encoding. A pattern splits text into pieces. Within a piece, bytes are merged in order of rank."""
 
     kind = "byte_pair"
     prefix_ids: Sequence[int] = ()
@@ -29,10 +29,10 @@ class BytePairTokenizer:
     more_ends: Sequence[int] = ()
 
     def __init__(self, pattern: str, ranks: list[bytes]) -> None:
-        """Build the tokenizer from a pattern and the byte strings by rank; the next rank is end-of-text.
+        """Build the tokenizer from a pattern and the byte strings in the order of their ranks.
 
-        Raises UserError if a byte string is empty or repeated, if a single byte is missing, or if the pattern is
-        neither SPLIT_PATTERN nor BYTE_PATTERN.
+        The rank after the last byte string is end-of-text. Raises UserError if a byte string is empty or repeated, or
+        if a single byte is missing. Raises UserError unless the pattern is SPLIT_PATTERN or BYTE_PATTERN.
         """
         rank_of = {token: rank for rank, token in enumerate(ranks)}
         n_single = sum(len(token) == 1 for token in rank_of)
@@ -41,9 +41,9 @@ class BytePairTokenizer:
             raise UserError(
                 f"ranks must be distinct and include all 256 bytes, got {len(ranks)} byte strings"
             )
-        # Another pattern could drop text or never finish matching.
+        # A different pattern could drop text or never finish matching.
         if pattern not in (SPLIT_PATTERN, BYTE_PATTERN):
-            raise UserError(f"pattern must be one of this gptmini version, got {pattern!r}")
+            raise UserError(f"pattern must be a pattern of this gptmini version, got {pattern!r}")
 
         self.pattern = pattern
         self.ranks = ranks
@@ -62,7 +62,7 @@ class BytePairTokenizer:
     def encode_batch(self, texts: Iterable[str]) -> Iterator[np.ndarray]:
         """Yield the ids of each text, uint32; errors are the same as for encode.
 
-        Short texts are read ahead and encoded together. No Python object is made per id.
+        Short texts are read ahead and encoded together. The ids are not converted to Python objects.
         """
         for group in group_texts(texts, GROUP):
             yield from self._encode_group(group)
@@ -108,11 +108,11 @@ class BytePairTokenizer:
 
         try:
             joined = insert_marks(joined)
-        except UnicodeEncodeError:  # encode one text at a time, to name the position within it
+        except UnicodeEncodeError:  # encode each text alone: the error has the position in it
             yield from map(self._encode_one, texts)
             return
 
-        # tiktoken encodes the text between two special tokens as if it were alone.
+        # tiktoken encodes the text between two special tokens independently of other text.
         ids = self._marked_encoding.encode_to_numpy(
             joined, allowed_special={MARK, SEPARATOR}, disallowed_special=()
         )
@@ -151,7 +151,7 @@ def byte(documents: Iterable[Document]) -> BytePairTokenizer:
 def gpt2(documents: Iterable[Document]) -> BytePairTokenizer:
     """Return OpenAI's GPT-2 tokenizer from tiktoken's cache or the network; the documents are not read.
 
-    Raises UserError if it is not in the cache and cannot be downloaded.
+    Raises UserError if the tokenizer is not in the cache and cannot be downloaded.
     """
     try:
         encoding = tiktoken.get_encoding("gpt2")

@@ -10,7 +10,7 @@ from gptmini.user_error import UserError
 
 
 class CharTokenizer:
-    """One id per character, in code-point order; the next id is end-of-text, if documents need one."""
+    """A tokenizer with one id per character, in code-point order. The next id is end-of-text, if `end_of_text`."""
 
     kind = "char"
     prefix_ids: Sequence[int] = ()
@@ -30,7 +30,7 @@ class CharTokenizer:
         self._text_of = dict(enumerate([*characters, END_OF_TEXT] if end_of_text else characters))
         self.n_vocab = len(self._text_of)
 
-        # Map each code point, up to the largest, to its id; unknown code points map to an id after the vocabulary.
+        # Map each code point, up to the largest, to its id. An unknown code point maps to an id after the vocabulary.
         codes = _code_points(characters)
         self._unknown = self.n_vocab
         self._id_of = np.full(int(codes.max()) + 2, self._unknown, dtype=np.uint32)
@@ -78,7 +78,7 @@ class CharTokenizer:
 def character(documents: Iterable[Document]) -> CharTokenizer:
     """Return a tokenizer of all characters of both splits.
 
-    It has an end-of-text id if either split has several documents.
+    The tokenizer has an end-of-text id if the training split or the held-out split has several documents.
     """
     characters: set[str] = set()
     n_documents: Counter[str | None] = Counter()

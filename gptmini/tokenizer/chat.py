@@ -1,4 +1,4 @@
-"""Encoding chats with a Jinja chat template, and finding the ids of the assistant's answers."""
+"""Encode chats with a Jinja chat template, and find the ids of the assistant's answers."""
 
 import re
 from bisect import bisect_left
@@ -42,11 +42,12 @@ class RefusedChatError(UserError):
 
 
 class ChatEncoder:
-    """Encodes chats. Special tokens of the template become their ids; inside a message they are ordinary text.
+    """Encodes chats. A special token in the template becomes its id. A special token in a message is ordinary text.
 
-    The ids equal those of apply_chat_template of transformers. If a message contains special tokens, they equal those
-    with sanitize_control_tokens. The template runs in a sandbox with the names that transformers provides
-    (utils/chat_template_utils.py), except the date, so that prepared text does not depend on the day.
+    The ids are the same as from apply_chat_template of transformers. If a message contains special tokens, the ids are
+    the same as with its option sanitize_control_tokens. The template runs in a sandbox. It can use the names that
+    transformers provides (utils/chat_template_utils.py), except the date, so that prepared text does not depend on the
+    day.
     """
 
     def __init__(
@@ -65,7 +66,8 @@ class ChatEncoder:
             template: Jinja source.
             names: the tokens that the template may name, such as bos_token and eos_token.
             special: the strings of the special tokens that were added to the vocabulary.
-            words: ordinary words of the vocabulary that are special because a name refers to them, such as a pad_token.
+            words: ordinary tokens of the vocabulary that are special only because a name, such as pad_token, refers to
+                them.
             tokenizer: encodes the strings of special tokens as their ids.
             plain: encodes the strings of special tokens as text.
 
@@ -126,14 +128,14 @@ class ChatEncoder:
     def _rendered(
         self, messages: Sequence[Message], *, prompt: bool = False, marking: Template | None = None
     ) -> str:
-        """Render messages to text, with the generation prompt at the end if `prompt`; use `marking` if given."""
+        """Render messages to text. If `prompt`, add the generation prompt. If `marking` is given, use this template."""
         template = marking or self._template
         try:
             return template.render(messages=messages, add_generation_prompt=prompt, **self._names)
         except MemoryError:
             # Not a RefusedChatError: with more memory, the same chat may be encoded.
             raise UserError("the tokenizer's chat template ran out of memory") from None
-        except Exception as error:  # of any class: a template is a program
+        except Exception as error:  # a template is a program, so it can raise errors of any class
             reason = " ".join(str(error).split()) or type(error).__name__
             raise RefusedChatError(
                 f"the tokenizer's chat template rejects the chat: {reason:.{SHOWN}}"
@@ -167,7 +169,7 @@ class ChatEncoder:
             last = n_before[match.end(1)] - 1
             held.add((solid[first], solid[last] + 1))
 
-        # If a template removes a special token from a message, the text around it may form another special token.
+        # If a template removes a special token from a message, the text around it may form a new special token.
         joints = {n_before[i] for i, character in enumerate(marked) if character in MARKS}
         around = sorted((solid[i - 1], solid[i]) for i in joints if 0 < i < len(solid))
 
@@ -191,8 +193,8 @@ class ChatEncoder:
     def _part(self, part: str, *, is_first: bool, is_plain: bool) -> tuple[list[int], np.ndarray]:
         """Return the ids of a part of the text, and the start and end of each id in the part, int64 (n, 2).
 
-        Some tokenizers add a space before a text. To avoid this in a later part, it is encoded after a line break, as
-        in transformers, unless the line break would merge with the part.
+        Some tokenizers add a space before a text. To avoid the space, each part except the first is encoded after a
+        line break, as in transformers. If the line break would merge with the part, the part is encoded without it.
         """
         coder = self._plain if is_plain else self._tokenizer
         encoded = _encoded(coder, part)
@@ -265,13 +267,13 @@ class ChatEncoder:
         return answers
 
     def _start_of_answer(self, messages: Sequence[Message], i: int, text: str) -> int | None:
-        """Return where the answer in message i starts in the text of messages; None if it cannot be determined."""
+        """Return where the answer in message i starts in the text of messages; None if the start cannot be found."""
         if i > 0:
             prompt = self._rendered(messages[:i], prompt=True)
             return len(prompt) if text.startswith(prompt) else None
 
-        # A template may render an empty chat differently from the start of a chat. So find the generation prompt after
-        # a message.
+        # A template may render an empty chat differently from the start of a chat. Therefore, render the generation
+        # prompt after a message.
         message = self._rendered(messages[:1])
         prompt = self._rendered(messages[:1], prompt=True).removeprefix(message)
         content = self._content_span(messages, i, text)
@@ -284,11 +286,11 @@ class ChatEncoder:
         return None if place < 0 else place + len(prompt)
 
     def _end_of_answer(self, messages: Sequence[Message], i: int, text: str) -> int | None:
-        """Return where the answer in message i ends in the text of messages; None if it cannot be determined.
+        """Return where the answer in message i ends in the text of messages; None if the end cannot be found.
 
         Some templates always append the generation prompt. For example, Llama 3's first template ends every chat with
-        <|start_header_id|>assistant<|end_header_id|>. This prompt is not part of the answer. It is found because a
-        longer chat has another header at this position.
+        <|start_header_id|>assistant<|end_header_id|>. This prompt is not part of the answer. To find the prompt, the
+        chat is compared with a longer chat, which has a different header at this position.
         """
         is_last = i == len(messages) - 1
         answered = text if is_last else self._rendered(messages[: i + 1])
@@ -311,7 +313,7 @@ class ChatEncoder:
         return n_same if ends_turn is None else ends_turn.end()
 
     def _with_next_message(self, messages: Sequence[Message], text: str) -> str:
-        """Render messages and one more; return text if the template does not always append the generation prompt."""
+        """Render messages and one more message. Return `text` unless the template always appends the prompt."""
         if self._rendered(messages, prompt=True) != text:
             return text
         try:

@@ -5,7 +5,7 @@ from itertools import accumulate, compress, pairwise
 from typing import Any
 
 Span = tuple[int, int]  # start and end of a part of a text
-# Characters before and after a part to locate. Unicode reserves both for internal use.
+# Characters that mark the start and the end of a part of a text. Unicode reserves both characters for internal use.
 START = "\ufdd0"
 END = "\ufdd1"
 MARKS = START + END
@@ -28,7 +28,7 @@ def remove_marks(text: str) -> str:
 
 
 def split_at(text: str, spans: Sequence[Span]) -> Iterator[tuple[Span, bool]]:
-    """Split a text at the edges of the spans; yield each part's span and whether it is one of the given spans."""
+    """Split a text at the edges of spans. Yield the span of each part, and whether it is one of the given spans."""
     edges = [0, *(edge for span in spans for edge in span), len(text)]
     for number, (start, end) in enumerate(pairwise(edges)):
         if start < end:
@@ -42,10 +42,10 @@ def common_prefix_length(one: str, other: str) -> int:
 
 
 def align(marked: str, text: str) -> tuple[list[int], list[int]] | None:
-    """Align a text that has marks with the same text without marks; None if they differ in more than white space.
+    """Align a text that has marks with the same text without marks.
 
-    Solid characters are neither white space nor marks. Return the positions of the solid characters of text, and for
-    each position in marked the number of solid characters before it.
+    A solid character is neither white space nor a mark. Return the positions of the solid characters in `text`, and for
+    each position in `marked` the number of solid characters before it. Return None if the solid characters differ.
     """
     solid = [i for i, character in enumerate(text) if _is_solid(character)]
     is_solid = [_is_solid(character) for character in marked]

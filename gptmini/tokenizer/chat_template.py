@@ -16,12 +16,12 @@ from gptmini.user_error import UserError
 
 Message = dict[str, Any]  # strings role and content, and other fields for the template
 GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")  # the same pattern as in transformers
-# Names of a message's thoughts. transformers passes thoughts to templates under the first name.
+# Names of the field with a message's thoughts. transformers passes thoughts to templates under the first name.
 THOUGHTS = ("reasoning_content", "thinking", "reasoning")
 
 
 class GenerationTag(Extension):
-    """The tag {% generation %}, which marks answers for transformers in some templates; here it changes nothing."""
+    """The tag {% generation %}. Some templates mark answers for transformers with it. Here it does not add marks."""
 
     tags: ClassVar[set[str]] = {"generation"}
     marks: ClassVar[tuple[str, str]] = ("", "")
@@ -33,7 +33,7 @@ class GenerationTag(Extension):
         return CallBlock(self.call_method("between_marks"), [], [], body).set_lineno(line)
 
     def between_marks(self, caller: Callable[[], str]) -> str:
-        """Return the text of the block, between the marks."""
+        """Return the text of the block with the marks around it."""
         before, behind = self.marks
         return before + caller() + behind
 
@@ -70,7 +70,7 @@ def _to_json(
     separators: Any = None,
     sort_keys: bool = False,
 ) -> str:
-    """The filter tojson with the arguments of transformers; Jinja's own filter escapes HTML."""
+    """Return a value as JSON: the filter tojson as in transformers. Jinja's own filter would escape HTML."""
     return json.dumps(
         value,
         ensure_ascii=ensure_ascii,

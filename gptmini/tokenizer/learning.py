@@ -22,12 +22,12 @@ from gptmini.user_error import UserError
 # At least the 256 bytes and end-of-text. The trainer reserves 70 bytes of memory per id before it starts.
 VocabSize = Annotated[int, Field(ge=257, le=2**20)]
 
-# Most characters in a run of white space, or of anything else; longer runs are split. The time to learn grows with the
-# square of a piece's length. Encoding has no such limit.
+# Most characters in a run of white space, or in a run of other characters. Longer runs are split before learning,
+# because the time to learn grows with the square of a piece's length. Encoding does not split long runs.
 LONGEST_RUN = 1000
 
-# Characters of text that the trainer gets at a time. It needs nearly a hundred bytes of memory per character. Before
-# the next slice, it frees everything except the count of each word.
+# Number of characters that the trainer gets at a time. It needs nearly a hundred bytes of memory per character. Before
+# the next slice, the trainer frees everything except the count of each word.
 SLICE = 2**20
 
 
@@ -42,10 +42,12 @@ def bpe(
     """Return a tokenizer with merges learned from the training split.
 
     Args:
-        documents: of a corpus, read once. An optional method share_read, as in Corpus, returns the fraction read.
-        vocab_size: includes the 256 bytes, the merges and end-of-text; a short text may yield fewer merges.
-        train_bytes: about the most bytes of text to learn from; None for no limit. A longer text is sampled. Without
-            share_read, its start is used instead.
+        documents: the documents of a corpus; they are read once. If they have a method share_read, as in Corpus, it
+            returns the fraction of the text that has been read.
+        vocab_size: number of ids. It includes the 256 bytes, the merges and end-of-text. A short text may yield fewer
+            merges.
+        train_bytes: approximate limit of the bytes of text to learn from; None for no limit. If the text is longer,
+            random parts of it are used. Without share_read, its start is used.
 
     Raises pydantic.ValidationError if vocab_size or train_bytes is out of range.
     Source: Sennrich et al. 2016, section 3.2, on bytes as in Radford et al. 2019, section 2.2; trained by tokenizers.
@@ -60,7 +62,7 @@ def bpe(
 
 
 def _learned(texts: Iterable[str], n_ids: int) -> dict[str, int]:
-    """Return the id of each token, written in letters, that merging.py learns from texts.
+    """Run merging.py on texts. Return the tokens that it learns, written in letters, with their ids.
 
     An exception here also ends the process of merging.py.
     """
@@ -70,7 +72,7 @@ def _learned(texts: Iterable[str], n_ids: int) -> dict[str, int]:
         command,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        start_new_session=True,  # so that Ctrl-C reaches only this process
+        start_new_session=True,  # so that Ctrl-C does not reach the new process
     )
     # If the process died, its exit status is reported below.
     with suppress(BrokenPipeError), process:
@@ -93,10 +95,11 @@ def _learned(texts: Iterable[str], n_ids: int) -> dict[str, int]:
 
 
 def _training_slices(documents: Iterable[Document], train_bytes: float) -> Iterator[str]:
-    """Yield slices of the training text; if it exceeds train_bytes, a random sample of its slices.
+    """Yield slices of the training text. If the text exceeds train_bytes, yield a random sample of its slices.
 
-    The probability of a slice is the number of bytes still wanted, divided by the number of bytes expected to follow.
-    This is selection sampling (Knuth, The Art of Computer Programming, volume 2, section 3.4.2).
+    The probability that a slice is used is the number of bytes that are still wanted, divided by the number of bytes
+    that are expected to follow. This is selection sampling (Knuth, The Art of Computer Programming, volume 2, section
+    3.4.2).
     """
     share_read = getattr(documents, "share_read", lambda: None)
     draw = random.Random(0)  # the same text always gives the same sample
@@ -117,9 +120,9 @@ def _training_slices(documents: Iterable[Document], train_bytes: float) -> Itera
 
 
 def split_slices(text: str, most: int) -> Iterator[str]:
-    """Split a text into parts of at most `most` characters, after a line break or else after a space.
+    """Split a text into parts of at most `most` characters. A part ends after a line break, or else after a space.
 
-    A word is split only if `most` characters contain neither. The joined parts equal the text.
+    A word is split only if a part would contain neither a line break nor a space. The joined parts equal the text.
     """
     start = 0
     while len(text) - start > most:

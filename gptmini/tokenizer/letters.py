@@ -1,7 +1,7 @@
 """The letters that stand for bytes in the byte-level vocabularies of Hugging Face and llama.cpp.
 
-The mapping is bytes_to_unicode of GPT-2's code. A printable Latin-1 character stands for its own byte. The other bytes,
-in order, have the characters from U+0100 on.
+The mapping is bytes_to_unicode of GPT-2's code. A printable Latin-1 character stands for its own byte. The characters
+from U+0100 on stand for the other bytes, in order.
 """
 
 _PRINTABLE = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), 256)]
@@ -18,5 +18,5 @@ def bytes_to_letters(token: bytes) -> str:
 
 
 def letters_to_bytes(letters: str) -> bytes:
-    """Return the byte string of letters; raise KeyError for a character that stands for no byte."""
+    """Return the byte string of letters; raise KeyError if a character does not stand for a byte."""
     return bytes(_BYTE_OF[letter] for letter in letters)

@@ -1,4 +1,4 @@
-"""Tokenizers of models from other programs: a tokenizer.json that the tokenizers library runs."""
+"""Tokenizers of models from other programs. The tokenizers library runs their tokenizer.json."""
 
 import json
 import re
@@ -19,19 +19,19 @@ if TYPE_CHECKING:
     from gptmini.tokenizer.chat import ChatEncoder
 
 SPACE = "\u2581"  # stands for a space in SentencePiece's vocabularies
-# A token that a ByteFallback decoder takes for a byte; any other token stands for its own characters.
+# A ByteFallback decoder decodes a token of this form as a byte. Any other token stands for its own characters.
 BYTE_TOKEN = re.compile("<0x[+0-9A-Fa-f][0-9A-Fa-f]>")
 NO_CHAT_TEMPLATE = (
     "data.template=chat requires a tokenizer with a chat template; import a folder that has chat_template.jinja, or "
     "chat_template in tokenizer_config.json"
 )
-# Settings of byte pairs. dropout makes ids random. With either of the others, some files make the library end the
-# process.
+# Settings of byte pairs that must be unset. dropout makes ids random. The other two settings can crash the library,
+# and then the process ends.
 REFUSED = ("dropout", "continuing_subword_prefix", "end_of_word_suffix")
 
 
 class LibraryTokenizer:
-    """A tokenizer.json, unchanged. If a text contains the string of a special token, the string is ordinary text."""
+    """An unchanged tokenizer.json. If a text contains the string of a special token, the string is ordinary text."""
 
     kind = "tokenizers"
 
@@ -53,12 +53,12 @@ class LibraryTokenizer:
             n_vocab: number of ids of the model; a model may have more ids than its tokenizer.
             end_of_text: id between documents, or None.
             more_ends: more ids at which a sample ends.
-            chat: chat_template of tokenizer_config.json, and the named tokens that it may use, such as bos_token; None
-                without a template.
-            bos_token: of tokenizer_config.json, if chat is None.
+            chat: chat_template of tokenizer_config.json, and the named tokens that it may use, such as bos_token. None
+                if there is no template.
+            bos_token: bos_token of tokenizer_config.json; used only if chat is None.
 
         Raises UserError if the library cannot load the tokenizer or encode text with it, if its ids are random, or if
-        an id exceeds the model's vocabulary. Raises pydantic.ValidationError for an argument of another type.
+        an id exceeds the model's vocabulary. Raises pydantic.ValidationError for an argument of the wrong type.
         """
         import tokenizers
 
@@ -67,7 +67,7 @@ class LibraryTokenizer:
             check_settings(tree)
             self._tokenizer = tokenizers.Tokenizer.from_str(text)
 
-        # The file stores its last user's truncation and padding, which would silently change the ids.
+        # The file stores the truncation and padding of its last user. They would silently change the ids.
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         self._tokenizer.encode_special_tokens = True
@@ -141,14 +141,14 @@ class LibraryTokenizer:
     def decode(self, ids: Iterable[int]) -> str:
         """Return the text of ids; an unknown id becomes U+FFFD.
 
-        Each id always gives the same bytes, so parts that are decoded separately join to the text of all ids.
+        Each id always gives the same bytes. Therefore, parts can be decoded separately and joined.
         """
         return decode_bytes(ids, self._bytes_of)
 
     def byte_lengths(self) -> np.ndarray:
         """Return the number of bytes of each id, int64 (n_vocab,).
 
-        It is 0 for end-of-text, for the ids before a text, and for ids that only the model has.
+        The number is 0 for end-of-text, for the ids before a text, and for ids that only the model has.
         """
         lengths = np.zeros(self.n_vocab, dtype=np.int64)
         for i, token in self._bytes_of.items():
@@ -156,7 +156,7 @@ class LibraryTokenizer:
         return lengths
 
     def _id_of(self, token: str) -> int | None:
-        """Return the id of a token, or None if it has no id; a lone surrogate never has one."""
+        """Return the id of a token; None if the token does not have an id, or contains a lone surrogate."""
         try:
             return self._tokenizer.token_to_id(token)
         except UnicodeEncodeError:
@@ -182,12 +182,12 @@ class LibraryTokenizer:
         }
         if self.chat is not None:
             return state | {"chat": self.chat}
-        # Add bos_token only if no other key has it, because the digest of these keys identifies prepared texts.
+        # Add bos_token only if `chat` does not contain it, because the digest of these keys identifies prepared texts.
         return state if self.bos_id is None else state | {"bos_token": self.bos_token}
 
 
 def check_settings(tree: dict) -> None:
-    """Raise ValueError for settings of byte pairs that make ids random or can make the library end the process."""
+    """Raise ValueError for settings of byte pairs that make ids random or that can crash the library."""
     model = tree.get("model")
     if not isinstance(model, dict):
         raise ValueError(f"model must be an object, got {model!r:.80}")
@@ -197,9 +197,10 @@ def check_settings(tree: dict) -> None:
 
 
 def _bytes_of_ids(tokenizer: Any, tree: dict) -> dict[int, bytes]:
-    """Return the bytes of each id, by the file's decoder: letters, SentencePiece's characters, or plain text.
+    """Return the bytes of each id. The decoder in the file shows how tokens are written.
 
-    Without a decoder, tokens are in letters if the file converts text to letters before it encodes the text.
+    Tokens are written in letters, in SentencePiece's characters, or as plain text. Without a decoder, tokens are in
+    letters if the file converts text to letters before it encodes the text.
     """
     added = {token["id"]: token["content"] for token in tree.get("added_tokens") or []}
     decoder = json.dumps(tree.get("decoder") or tree.get("pre_tokenizer"))
@@ -220,7 +221,7 @@ def _bytes_of_ids(tokenizer: Any, tree: dict) -> dict[int, bytes]:
 
 
 def _from_letters(token: str) -> bytes:
-    """Return the bytes of a token in letters; a token with other characters is plain text."""
+    """Return the bytes of a token in letters. If it contains other characters, the token is plain text."""
     try:
         return letters_to_bytes(token)
     except KeyError:

@@ -1,6 +1,7 @@
 """The program that learns byte pairs in a separate process.
 
-It reads texts from stdin, each after its length, up to a length of 0. It writes the vocabulary to stdout as JSON.
+It reads texts from stdin. The length of each text precedes the text, and a length of 0 ends the input. It writes the
+vocabulary to stdout as JSON.
 
 The tokenizers library cannot be interrupted while it merges. This process exits as soon as its stdin closes, so it
 never outlives the process that started it.
@@ -23,7 +24,7 @@ def read_texts() -> Iterator[str]:
 
 
 def read_exactly(n_bytes: int) -> bytes:
-    """Return the next n_bytes of stdin; exit the process if stdin has fewer."""
+    """Return the next n_bytes of stdin; exit the process if stdin ends before that."""
     data = sys.stdin.buffer.read(n_bytes)
     if len(data) < n_bytes:
         os._exit(1)

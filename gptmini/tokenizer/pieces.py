@@ -1,12 +1,12 @@
-r"""Splitting text into pieces for byte-pair merging: GPT-2's pattern, and a faster pattern for the same pieces.
+r"""Split text into pieces for byte-pair merging: GPT-2's pattern, and a faster pattern that gives the same pieces.
 
 If a word follows a run of white space, GPT-2's pattern makes one piece of the run without its last character. The last
 character joins the word if it is a space. The pattern needs lookahead for this, `\s+(?!\S)`, and tiktoken's regular
 expressions take twice as long with lookahead. So gptmini first marks the last character of each such run. If the text
 is split at the marks, a pattern without lookahead gives the same pieces:
 
-- Before a mark, the run ends with the text. Both patterns make one piece of such a run.
-- After a mark, and for a run of one character, both patterns have only one choice.
+- Before a mark, the part of the text ends with the run. Both patterns make one piece of such a run.
+- After a mark, and for a run of one character, both patterns can match in only one way.
 """
 
 from collections.abc import Iterator
@@ -19,13 +19,13 @@ SPLIT_PATTERN = (
     r"""'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s"""
 )
 
-# The pattern for texts that marked() has marked and that are split at MARK and SEPARATOR.
+# The pattern for texts in which insert_marks() has put marks. These texts are split at MARK and SEPARATOR.
 MARKED_PATTERN = r"""'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+"""
 MARK = "\x00"
 SEPARATOR = "\x01"  # between texts that are encoded in one call
 
-# White space, `\s` of the pattern. Python's str.isspace also counts U+001C to U+001F, which the pattern takes for
-# punctuation.
+# White space, `\s` of the pattern. In Python, U+001C to U+001F are white space too (str.isspace). In the pattern, they
+# are punctuation.
 SPACES = (
     "\t\n\v\f\r \x85\xa0\u1680"
     "\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a"
@@ -40,7 +40,7 @@ _IS_SPACE[[ord(character) for character in SPACES]] = True
 def insert_marks(text: str) -> str:
     """Insert MARK before the last character of each run of white space, if other text follows the run.
 
-    Neither SEPARATOR nor the end counts as other text. Raises UnicodeEncodeError for a lone surrogate.
+    SEPARATOR and the end of the text are not other text. Raises UnicodeEncodeError for a lone surrogate.
     """
     # NumPy takes a quarter of the time if each character is one byte.
     encoding, dtype = ("ascii", "u1") if text.isascii() else ("utf-32-le", "<u4")
@@ -54,7 +54,7 @@ def insert_marks(text: str) -> str:
 
 
 def split_long_runs(text: str, longest: int) -> Iterator[str]:
-    """Split a text so that no run of white space, or of other characters, is longer than `longest` characters.
+    """Split a text so that each run of white space, or of other characters, has at most `longest` characters.
 
     The joined parts equal the text. Raises UnicodeEncodeError for a lone surrogate.
     """

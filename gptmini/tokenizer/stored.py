@@ -1,4 +1,4 @@
-"""Tokenizers restored from the JSON dict that files store."""
+"""Restore tokenizers from the JSON objects that files store."""
 
 import base64
 
@@ -11,7 +11,8 @@ from gptmini.tokenizer.library import LibraryTokenizer
 from gptmini.tokenizer.tokenizer import Tokenizer
 from gptmini.user_error import UserError
 
-# Keys that do not change the ids of a text. The first prepared texts lack them and are identified by the other keys.
+# Keys that do not change the ids of a text. The first prepared texts do not have them, so only the other keys identify
+# a tokenizer.
 NAMES = ("bos_token",)
 
 
@@ -29,9 +30,9 @@ def from_dict(state: dict) -> Tokenizer:
 
         if kind == BytePairTokenizer.kind:
             ranks = state["ranks"]
-            # A damaged checkpoint can repeat one long string many times: compare before decoding.
+            # A damaged checkpoint can repeat one long string many times. So compare the strings before decoding them.
             if len(set(ranks)) != len(ranks):
-                raise UserError(f"ranks must be distinct, got repeats among {len(ranks)}")
+                raise UserError(f"ranks must be distinct, got repeats among {len(ranks)} ranks")
             decoded = [base64.b64decode(token, validate=True) for token in ranks]
             return BytePairTokenizer(state["pattern"], decoded)
 
@@ -40,7 +41,7 @@ def from_dict(state: dict) -> Tokenizer:
                 state["json"],
                 n_vocab=state["n_vocab"],
                 end_of_text=state["end_of_text"],
-                # Older checkpoints lack these fields.
+                # Older checkpoints do not have these fields.
                 more_ends=state.get("more_ends", ()),
                 chat=state.get("chat"),
                 bos_token=state.get("bos_token"),
@@ -52,7 +53,7 @@ def from_dict(state: dict) -> Tokenizer:
         raise UserError(first_error(error)) from None
     except ValueError as error:  # a UserError of the tokenizer, or an error of base64
         raise UserError(" ".join(str(error).split())) from None
-    except Exception as error:  # of any class: the file may be untrusted
+    except Exception as error:  # an untrusted file may cause errors of any class
         raise UserError(
             f"cannot restore the tokenizer from its fields ({type(error).__name__}: {error})"
         ) from None

@@ -6,13 +6,13 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 END_OF_TEXT = "<|endoftext|>"  # GPT-2's name for the id between documents
-REPLACEMENT = "\ufffd"  # decoded from an id outside the vocabulary, or from a part of a character
+REPLACEMENT = "\ufffd"  # text of an id outside the vocabulary, or of an incomplete character
 
 
 class Document(NamedTuple):
-    """A document of a corpus, or a part of it; a long document comes as several parts in order."""
+    """A document of a corpus, or a part of it. A long document arrives as several parts in order."""
 
-    split: str | None  # train, or val for held-out text; None if val_fraction decides
+    split: str | None  # train, or val for held-out text; None if val_fraction determines the split
     text: str
     ends: bool = True  # whether the document ends with this part
     where: str = ""  # file and line or row for messages; empty if unknown
@@ -25,7 +25,7 @@ class Tokenizer(Protocol):
     n_vocab: int  # number of ids, including end-of-text
     end_of_text: int | None  # id that separates documents; None if the tokenizer has no such id
     prefix_ids: Sequence[int]  # ids that a model expects before a text
-    # Id of bos_token, which other programs put before a text; None if prefix_ids or end_of_text is the same.
+    # Id of bos_token. Other programs put it before a text. None if there are prefix_ids, or if it is end_of_text.
     bos_id: int | None
     # More ids at which a sample ends, such as the id after an answer of a chat model.
     more_ends: Sequence[int]
@@ -39,7 +39,7 @@ class Tokenizer(Protocol):
         ...
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Return the text of any ids; ids and bytes that are not text become U+FFFD."""
+        """Return the text of any ids. Ids outside the vocabulary and bytes that are not UTF-8 become U+FFFD."""
         ...
 
     def byte_lengths(self) -> np.ndarray:
@@ -52,14 +52,14 @@ class Tokenizer(Protocol):
 
 
 def bos_id_of(tokenizer: Tokenizer) -> int | None:
-    """Return the beginning-of-sequence id (BOS) for other programs; end-of-text if the tokenizer has no BOS."""
+    """Return the beginning-of-sequence id (BOS) for other programs. Without a BOS, return end-of-text."""
     if tokenizer.prefix_ids:
         return tokenizer.prefix_ids[0]
     return tokenizer.end_of_text if tokenizer.bos_id is None else tokenizer.bos_id
 
 
 def document_prefix(tokenizer: Tokenizer) -> list[int]:
-    """Return the ids before each prepared document.
+    """Return the ids that preparation puts before each document.
 
     The list is empty if the only id before a text is end-of-text, because end-of-text already separates documents.
     """
