@@ -1,6 +1,6 @@
 """Tables that map Hugging Face models to GPT: GPT-2, NanoChat, Llama, Mistral, Qwen 2 and Qwen 3.
 
-In this package, "their" names are those of Hugging Face, and "our" names are those of GPT and GPTConfig.
+In this package, "their" names come from Hugging Face, and "our" names come from GPT and GPTConfig.
 """
 
 from collections.abc import Iterator
@@ -16,15 +16,15 @@ from gptmini.user_error import UserError
 class Architecture:
     """One Hugging Face model type, and how it maps to GPT and GPTConfig."""
 
-    class_name: str  # of the class in transformers
+    class_name: str  # name of the class in transformers
     our_values: dict[str, Any]  # GPTConfig settings that the model type fixes
     their_values: dict[str, Any]  # their settings that must have these values
-    settings: dict[str, str]  # settings with any value: our name to their name
-    any_value: tuple[str, ...] = ()  # GPTConfig settings with any value that llama.py translates
+    settings: dict[str, str]  # settings that may have any value: our name to their name
+    any_value: tuple[str, ...] = ()  # more such settings of GPTConfig; llama.py translates them
     activation: str  # their name of the setting for the MLP's activation
     activations: dict[str, str]  # allowed activations: our name to their name
     block_prefix: str  # their weight names in a block start with this and the block's index
-    # Our name of each weight to theirs. Several names are parts of our weight, stacked along its first axis.
+    # Our name of each weight, and their names. Several names are parts that are stacked along our weight's first axis.
     weights_outside_blocks: dict[str, tuple[str, ...]]
     weights_of_a_block: dict[str, tuple[str, ...]]
 
@@ -41,8 +41,8 @@ class Architecture:
                 yield f"blocks.{i}.{name}", [prefix + their_name for their_name in their_names]
 
     def check_computes(self, config: GPTConfig, kind: str) -> None:
-        """Raise UserError unless each setting that the model type fixes has the fixed value."""
-        # init is free, because initial weights no longer matter after training.
+        """Raise UserError unless the config has each setting that the model type fixes."""
+        # init may have any value, because initial weights no longer matter after training.
         free = {*self.settings, *self.any_value, "full_context_length"}
         free |= {"dropout", "init", "mlp", "rotary_base", "tie_embeddings"}
         for field in fields(config):
@@ -51,7 +51,7 @@ class Architecture:
 
             value = getattr(config, field.name)
             if field.name == "n_kv_heads" and value == config.n_heads:
-                continue  # the same as None
+                continue  # this value means the same as None
 
             wanted = self.our_values.get(field.name, field.default)
             allowed = wanted if isinstance(wanted, tuple) else (wanted,)
@@ -192,7 +192,7 @@ _QWEN3 = _llama_style(
 
 
 def is_conv1d(name: str, n_axes: int) -> bool:
-    """Return whether a weight of transformers is a matrix in GPT-2's blocks: a Conv1D, stored as (in, out)."""
+    """Return whether a weight of transformers is a matrix in GPT-2's blocks. These are Conv1Ds, stored as (in, out)."""
     return name.startswith(_GPT2.block_prefix) and n_axes == 2
 
 
@@ -230,9 +230,10 @@ def refuse(name: str, wanted: object, kind: str, got: object) -> NoReturn:
 
 
 def choose_architecture(config: GPTConfig, kind: str | None = None) -> str:
-    """Return the model type to export a GPT as: kind if given, or the most widely known type that fits.
+    """Return the model type for the export of a GPT: kind if it is given, or else the most widely known type that fits.
 
-    Raises UserError with the setting that differs, if the requested type or no type computes the same as the GPT.
+    Raises UserError if a model of the type would not compute the same as the GPT. The message names the setting that
+    differs.
     """
     if kind is not None:
         kind = known_model_type(kind)

@@ -14,7 +14,7 @@ class Training:
     """Facts about the training for a model card; None if unknown."""
 
     text: str | None = None  # name of the training text
-    version: str | None = None  # of gptmini during training
+    version: str | None = None  # version of gptmini during training
     step: int | None = None  # optimizer steps
     n_tokens: int | None = None  # tokens trained on
     val_loss: float | None = None  # nats per token

@@ -26,7 +26,7 @@ from gptmini.model.gpt import GPT
 from gptmini.tokenizer import Tokenizer
 from gptmini.user_error import UserError
 
-LARGEST_FILE = "5GB"  # more weights are split into several files, as on the hub
+LARGEST_FILE = "5GB"  # larger weights are split into several files, as on the hub
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -41,19 +41,20 @@ def write_folder(
     sampling: Mapping[str, object],
     published: Mapping[str, str] | None = None,
 ) -> str:
-    """Write a folder of a Hugging Face model atomically: all files or nothing.
+    """Write a folder of a Hugging Face model atomically. Either all files are written, or no files.
 
     Args:
-        path: the folder; it must not exist or must be empty.
+        path: the folder; if it exists, it must be empty.
         model: in eval mode on the CPU, with weights in float32.
         training: facts for the model card.
         kind: model type, as for to_hugging_face.
-        dtype: of the weights, a key of DTYPES.
-        sampling: settings for generation_config.json besides the ids; ignored if `published` is given.
-        published: settings of the folder that the weights came from, see read_source_settings; None without a folder.
+        dtype: dtype of the weights, a key of DTYPES.
+        sampling: settings for generation_config.json in addition to the ids; ignored if `published` is given.
+        published: settings of the folder that the weights came from, as from read_source_settings; None if they did not
+            come from a folder.
 
     Returns the model type.
-    Raises UserError if the folder already exists, or if no model type computes the same as the model.
+    Raises UserError if the folder exists and is not empty, or if no model type computes the same as the model.
     """
     path = path.absolute()
     require_empty(path)
@@ -63,7 +64,7 @@ def write_folder(
     chosen = exported["model_type"]
     config = with_source_settings(exported, special_ids(tokenizer, before, chosen), source)
     config["dtype"] = str(DTYPES[dtype]).removeprefix("torch.")
-    # True if training with a shorter context removed learned positions of the original model.
+    # This is True if training with a shorter context removed learned positions of the original model.
     positions = ARCHITECTURES[chosen].settings["context_length"]
     is_cut = source.get(positions) != config[positions]
 
@@ -83,7 +84,7 @@ def write_folder(
         card = model_card(encodable(path.name), model, training, kind=chosen)
         (folder / "README.md").write_text(card, encoding="utf-8")
 
-        # The library writes files that other users cannot read.
+        # Other users cannot read the files that the library writes. Give all files the mode of config.json.
         mode = (folder / "config.json").stat().st_mode
         for file in folder.iterdir():
             file.chmod(mode)
@@ -111,7 +112,7 @@ def _generation(
     ends = [tokenizer.end_of_text, *tokenizer.more_ends]
     if len(ends) > 1:
         ids["eos_token_id"] = ends
-    # Padding a batch of prompts requires a token, and end-of-text never occurs inside a document.
+    # Padding a batch of prompts requires a token. Use end-of-text, because it never occurs inside a document.
     if ids["pad_token_id"] is None:
         ids["pad_token_id"] = tokenizer.end_of_text
     return {**ids, **sampling}

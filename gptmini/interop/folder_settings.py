@@ -1,7 +1,7 @@
 """Settings of a Hugging Face folder that are kept through import, training and export.
 
-A GPT and its tokenizer store only what they compute with. A folder has more settings for other programs, such as the
-ids around a text, sampling settings and the initialisation. They are kept as the JSON of the folder's files.
+A GPT and its tokenizer store only the settings that they use. A folder has more settings for other programs, such as
+the ids around a text, sampling settings and the initialisation. They are kept as the JSON of the folder's files.
 """
 
 import json
@@ -18,7 +18,8 @@ GENERATION = "generation_config.json"
 TOKENIZER = "tokenizer_config.json"
 FILES = (CONFIG, GENERATION, TOKENIZER)
 
-# Keys that are not exported: references to code and files that an export lacks, and old names of keys that it writes.
+# Keys that are not exported. Some refer to code and files that are not part of an export. The others are old names of
+# keys that an export contains.
 LEFT_OUT = (
     "auto_map",
     "fast_tokenizer_files",
@@ -30,8 +31,8 @@ LEFT_OUT = (
 )
 # Dropouts in config.json. gptmini does not read them: an imported GPT has no dropout.
 DROPOUTS = ("attention_dropout", "attn_pdrop", "embd_pdrop", "resid_pdrop")
-# Settings that training does not change and GPT does not use. An export keeps them, but dropouts only if model.dropout
-# is 0.
+# Settings that training does not change and GPT does not use. An export keeps them. It keeps the dropouts only if
+# model.dropout is 0.
 UNTRAINED = ("sliding_window", *DROPOUTS)
 IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
 
@@ -39,14 +40,14 @@ Published = Mapping[str, dict[str, Any]]  # settings by the name of their file
 
 
 def read_source_settings(path: Path) -> dict[str, str]:
-    """Return the JSON of each settings file of a folder by file name; raise UserError for a damaged file."""
+    """Return the JSON of each settings file in a folder, by file name; raise UserError for a damaged file."""
     return {name: json.dumps(read_json(path / name)) for name in FILES if (path / name).is_file()}
 
 
 def stored_source_settings(header: dict) -> dict[str, str]:
-    """Return the settings in a checkpoint's header of the folder that its weights came from; empty if there are none.
+    """Return the settings of the folder that a checkpoint's weights came from. The checkpoint's header stores them.
 
-    Raises UserError if they are not JSON objects.
+    The result is empty if the header has no such settings. Raises UserError if they are not JSON objects.
     """
     origin = header.get("init_from")
     kept = header.get("published", origin.get("published") if isinstance(origin, dict) else None)
@@ -71,9 +72,11 @@ def parse_source_settings(published: Mapping[str, str]) -> Published:
 def special_ids(
     tokenizer: Tokenizer, published: Published, kind: str | None = None
 ) -> dict[str, Any]:
-    """Return the special ids for config.json: as published, or else of the tokenizer's named tokens, or else our own.
+    """Return the special ids for config.json.
 
-    If the same model type was published without an id, the id is omitted: transformers has a default for each type.
+    A published id takes precedence over the id of the tokenizer's named token, which takes precedence over our own id.
+    If the published config has the same model type but lacks an id, the id is omitted, because transformers then uses
+    the default of the model type.
     """
     named = _named_ids(tokenizer)
     ids: dict[str, Any] = {
@@ -95,11 +98,11 @@ def special_ids(
 def with_source_settings(
     exported: dict[str, Any], ids: dict[str, Any], source: dict[str, Any]
 ) -> dict[str, Any]:
-    """Return the config.json of an export, with its ids and the published settings that training does not change.
+    """Return the config.json of an export. It has the ids, and the published settings that training does not change.
 
     Args:
         exported: the config of the GPT.
-        ids: from special_ids.
+        ids: the result of special_ids.
         source: the published config.json; ignored if its model type differs.
     """
     if source.get("model_type") != exported["model_type"]:
@@ -123,6 +126,6 @@ def _named_ids(tokenizer: Tokenizer) -> dict[str, int]:
 
 
 def _fits(ids: object, n_vocab: int) -> bool:
-    """Return whether an id, or each id of a list, is below n_vocab; None fits too."""
+    """Return whether an id, or each id of a list, is below n_vocab. None is accepted too."""
     several = ids if isinstance(ids, list) else [ids]
     return all(i is None or (type(i) is int and i < n_vocab) for i in several)

@@ -1,8 +1,9 @@
 """Write a GGUF file for llama.cpp and programs based on it, such as Ollama and LM Studio.
 
 The gguf library writes the file from the Hugging Face form of the model. llama.cpp's own converter identifies a
-tokenizer by a hash of its ids for a fixed text, so it rejects every tokenizer learned from another corpus. This module
-names the pre-tokenizer instead. All byte pairs of gptmini use GPT-2's.
+tokenizer by a hash of its ids for a fixed text. Therefore it rejects every tokenizer that was learned from a different
+corpus. This module writes the name of the pre-tokenizer instead. All byte-pair tokenizers of gptmini use GPT-2's
+pre-tokenizer.
 """
 
 from collections.abc import Mapping
@@ -35,14 +36,15 @@ KINDS = {
     "qwen2": "qwen2",
     "qwen3": "qwen3",
 }
-# Names of each dtype in the gguf library: for a tensor and for a file.
+# Two names of each dtype in the gguf library: the name for a tensor, and the name for a file.
 DTYPES = {
     "fp32": ("F32", "ALL_F32"),
     "fp16": ("F16", "MOSTLY_F16"),
     "bf16": ("BF16", "MOSTLY_BF16"),
     "q8_0": ("Q8_0", "MOSTLY_Q8_0"),
 }
-Q8_0_WIDTH = 32  # numbers that share a scale; rows stay in fp16 unless their length is a multiple
+# Count of numbers that share a scale. A matrix stays in fp16 unless the length of its rows is a multiple of this count.
+Q8_0_WIDTH = 32
 LARGEST_FP16 = int(np.finfo(np.float16).max)
 
 
@@ -60,9 +62,10 @@ def write_gguf(
     Args:
         path: the file; an existing file is replaced.
         model: on the CPU, with weights in float32.
-        tokenizer: of byte pairs with a pre-tokenizer that llama.cpp supports.
-        dtype: of its matrices, a key of DTYPES; vectors and positions stay in float32.
-        published: settings of the folder that the weights came from, see read_source_settings; None without a folder.
+        tokenizer: a byte-pair tokenizer with a pre-tokenizer that llama.cpp supports.
+        dtype: dtype of the matrices, a key of DTYPES; vectors and positions stay in float32.
+        published: settings of the folder that the weights came from, as from read_source_settings; None if they did not
+            come from a folder.
 
     Returns the model type.
     Raises UserError if llama.cpp does not support the model or the tokenizer, or if gguf is not installed.
@@ -165,7 +168,7 @@ def _tensors_of(model: GPT, kind: str, state: dict[str, Tensor]) -> dict[str, np
 
     tensors = {}
     for their_name, weight in state.items():
-        # llama.cpp uses the embedding if the file has no unembedding.
+        # If the file does not contain an unembedding, llama.cpp uses the embedding.
         if their_name == "lm_head.weight" and model.config.tie_embeddings:
             continue
         name = names.get_name(their_name, try_suffixes=(".weight", ".bias"))
@@ -191,8 +194,8 @@ def _tensors_of(model: GPT, kind: str, state: dict[str, Tensor]) -> dict[str, np
 def _with_adjacent_pairs(weight: Tensor, d_head: int) -> Tensor:
     """Reorder rows of queries or keys, (H D, ...), for llama.cpp's rotary positions.
 
-    llama.cpp rotates pairs of adjacent dimensions; the pairs of Hugging Face are D/2 apart. This applies only to
-    llama.cpp's architecture llama. Source: llama.cpp, conversion/llama.py.
+    llama.cpp rotates pairs of adjacent dimensions. In Hugging Face models, the dimensions of a pair are D/2 apart. This
+    applies only to llama.cpp's architecture llama. Source: llama.cpp, conversion/llama.py.
     """
     heads = weight.unflatten(0, (-1, 2, d_head // 2))  # (H, 2, D/2, ...)
     return heads.transpose(1, 2).flatten(0, 2).contiguous()  # (H D, ...)
@@ -208,13 +211,13 @@ def _add_tensors(writer: "gguf.GGUFWriter", tensors: dict[str, np.ndarray], dtyp
         chosen = gguf.GGMLQuantizationType[_type_of(name, values, tensor_type)]
         if chosen.name == "F16" and np.abs(values).max() > LARGEST_FP16:
             raise UserError(
-                f"every weight must be at most {LARGEST_FP16} in fp16, but {name} has a larger one"
+                f"every weight must be at most {LARGEST_FP16} in fp16, but {name} has a larger weight"
             )
         writer.add_tensor(name, gguf.quants.quantize(values, chosen), raw_dtype=chosen)
 
 
 def _type_of(name: str, values: np.ndarray, wanted: str) -> str:
-    """Return the type of a tensor in a file whose matrices have the type `wanted`."""
+    """Return the type of a tensor. Matrices have the type `wanted` if possible."""
     is_exact = values.ndim == 1 or name.startswith("position_embd")  # llama.cpp requires float32
     if is_exact:
         return "F32"

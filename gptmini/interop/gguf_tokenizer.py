@@ -1,6 +1,6 @@
 """Convert a tokenizer.json to the tokenizer of a GGUF file, if llama.cpp has a pre-tokenizer that gives the same ids.
 
-Source: llama.cpp, src/llama-vocab.cpp: the pre-tokenizers by name, and SentencePiece's merging by scores.
+Source: llama.cpp, src/llama-vocab.cpp. It contains the pre-tokenizers by name, and SentencePiece's merging by scores.
 """
 
 import json
@@ -29,7 +29,7 @@ QWEN2 = rf"{_WORDS}\p{{N}}{_REST}"
 DIGITS = "digits"  # split off each digit before the next step
 LETTERS = "letters"  # write each byte as a letter, without splitting
 GPT2 = "GPT-2's rule"  # GPT-2's pattern, and letters
-# llama.cpp's name of each pre-tokenizer. The keys are the steps of a pre_tokenizer in tokenizer.json, whether
+# llama.cpp's name of each pre-tokenizer. A key contains the steps of the pre_tokenizer in tokenizer.json, whether
 # ignore_merges is set, and the normalizer.
 RULES: dict[tuple, str] = {
     ((GPT2,), False, None): "gpt-2",
@@ -38,9 +38,9 @@ RULES: dict[tuple, str] = {
     ((LLAMA3, LETTERS), True, None): "llama-bpe",
     ((QWEN2, LETTERS), False, "NFC"): "qwen2",
 }
-# llama.cpp requires at least one merge. UTF-8 never contains these two bytes, so merging them changes nothing.
+# llama.cpp requires at least one merge. UTF-8 never contains these two bytes, so this merge is never applied.
 NO_MERGE = (bytes_to_letters(b"\xc0"), bytes_to_letters(b"\xc1"))
-NO_SCORE = -1e9  # for tokens that no merge makes
+NO_SCORE = -1e9  # score of tokens that are not made by a merge
 NO_RULE = (
     "llama.cpp has no pre-tokenizer that splits text like this tokenizer; export a folder instead"
 )
@@ -60,7 +60,7 @@ def add_tokenizer(
     """Add the vocabulary of a tokenizer, its merges or scores, and its special ids.
 
     special_ids are the ids for the model's config.json.
-    Raises UserError if llama.cpp does not support this kind of tokenizer, or has no matching pre-tokenizer.
+    Raises UserError if llama.cpp does not support this kind of tokenizer, or does not have its pre-tokenizer.
     """
     is_bytes_alone = isinstance(tokenizer, BytePairTokenizer) and len(tokenizer.ranks) == 256
     if isinstance(tokenizer, BytePairTokenizer):
@@ -91,15 +91,15 @@ def add_tokenizer(
         writer.add_add_space_prefix(True)
     else:
         writer.add_tokenizer_model("gpt2")
-        # If each byte is an id, splitting does not change the ids.
+        # If each byte is an id, the way of splitting does not change the ids.
         writer.add_tokenizer_pre("gpt-2" if is_bytes_alone else _rule_of(tree))
         writer.add_token_merges([f"{left} {right}" for left, right in merges or [NO_MERGE]])
     writer.add_token_list(vocabulary.tokens)
     writer.add_token_types(vocabulary.types)
 
-    # A folder may have -1 for no id, or a list of ids, but GGUF takes one id.
+    # In a folder, an id may be a list of ids, or -1 if there is no id. In GGUF, it must be a single id.
     ids = {name: i for name, i in special_ids.items() if type(i) is int and i >= 0}
-    # Without these ids, llama.cpp uses 11 for both with byte pairs.
+    # Always write these two ids. If they are missing, llama.cpp uses 11 for both in byte-pair tokenizers.
     writer.add_bos_token_id(ids.get("bos_token_id", bos_id_of(tokenizer) or 0))
     writer.add_eos_token_id(tokenizer.end_of_text or 0)
     if "pad_token_id" in ids:
@@ -132,7 +132,7 @@ def _rule_of(tree: dict) -> str:
 
 
 def _name_of(step: dict) -> str:
-    """Return a step as in RULES: a pattern, or a name such as DIGITS; for any other step, its JSON."""
+    """Return a step as in RULES: a pattern, or a name such as DIGITS. For any other step, return its JSON."""
     plain = {key: value for key, value in step.items() if key != "trim_offsets"}
     if plain == {"type": "ByteLevel", "add_prefix_space": False, "use_regex": False}:
         return LETTERS
@@ -147,7 +147,7 @@ def _name_of(step: dict) -> str:
 
 
 def _vocabulary(tree: dict, merges: list[list[str]], n_vocab: int) -> Vocabulary:
-    """Return the vocabulary of all ids of a model; ids that the tokenizer lacks become unused tokens."""
+    """Return the vocabulary of all ids of a model. If the tokenizer lacks an id, the id becomes an unused token."""
     import gguf
 
     rank_of = {f"{left}{right}": rank for rank, (left, right) in reversed([*enumerate(merges)])}

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from gptmini.hub_errors import downloading
 
-# Files to download: those that gptmini reads, and adapter_config.json, by which it recognises an adapter. No pattern
-# has a *, because it would match files in subfolders: *.safetensors matches onnx/model.safetensors.
+# Files to download: the files that gptmini reads, and adapter_config.json, which shows that a model is an adapter. The
+# patterns do not contain *, because * matches files in subfolders too: *.safetensors matches onnx/model.safetensors.
 PATTERNS = [
     "config.json",
     "generation_config.json",
@@ -25,7 +25,7 @@ PATTERNS = [
 ]
 
 
-# The pattern of a name on the hub. A name with one of these extensions is a file instead.
+# The pattern of a name on the hub. A name with one of the extensions in FILE_ENDS is a file, not a name on the hub.
 HUB_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 FILE_ENDS = (".ckpt", ".pt", ".safetensors", ".gguf", ".txt")
 
@@ -45,9 +45,9 @@ def download_model(name: str) -> Path:
 
     Raises UserError if the hub cannot be reached or has no such model.
     """
-    # Imported here, because it takes a third of a second.
+    # Imported here, because this import takes a third of a second.
     from huggingface_hub import snapshot_download
 
-    instead = "there is no local folder or file of this name either"
+    instead = "a local folder or file of this name does not exist either"
     with downloading(f"the model {name}", instead):
         return Path(snapshot_download(name, allow_patterns=PATTERNS))

@@ -1,6 +1,7 @@
-"""Conversion between GPT and Hugging Face models that compute the same logits, as plain dicts.
+"""Convert between GPT and Hugging Face models that compute the same logits.
 
-transformers is not needed. "Their" names are those of Hugging Face, and "our" names are those of GPT and GPTConfig.
+Hugging Face models are given as plain dicts, so transformers is not needed. "Their" names come from Hugging Face, and
+"our" names come from GPT and GPTConfig.
 """
 
 import re
@@ -33,9 +34,9 @@ OTHER_NAMES = {"gelu_new": "gelu_pytorch_tanh"}
 # from the other settings.
 OPTIONAL = {"gpt2": ("n_inner",), "llama": ("num_key_value_heads",)}
 NEVER_SET = ("quantization_config", "rope_scaling")
-# Keys and values that rope_parameters may have besides rope_theta, because they change nothing.
+# Keys and values that rope_parameters may have in addition to rope_theta, because they do not change anything.
 PLAIN_ROPE = {"rope_type": "default", "partial_rotary_factor": 1}
-# Their names of settings that Architecture.settings lacks, for error messages.
+# Our names and their names of settings that are not in Architecture.settings. Error messages use their names.
 OUR_NAMES = {
     "tie_embeddings": "tie_word_embeddings",
     "d_head": "head_dim",
@@ -55,7 +56,7 @@ def from_hugging_face(config: dict, state: dict[str, Tensor]) -> GPT:
         config: the to_dict() of the Hugging Face model's config.
         state: the state_dict() of the Hugging Face model.
 
-    Raises UserError for another model type, for a setting that GPT does not support, and for a missing or misshapen
+    Raises UserError for an unknown model type, for a setting that GPT does not support, and for a missing or misshapen
     weight.
     """
     return build_gpt(to_gpt_config(config), state, config["model_type"])
@@ -66,12 +67,12 @@ def build_gpt(config: GPTConfig, state: dict[str, Tensor], kind: str) -> GPT:
 
     Raises UserError if a weight is missing, unexpected or misshapen.
     """
-    # Check first, so that a config with millions of layers does not create millions of names.
+    # Check this before weight names are made, so that a config with millions of layers does not make millions of names.
     if config.n_layers > len(state):
         raise UserError(
             f"the config has {config.n_layers} layers, but the weights have only {len(state)} tensors"
         )
-    # Rows of GPT's weights after vocab_size are padding, which Hugging Face models do not have.
+    # Rows of GPT's weights after vocab_size are padding. Hugging Face models do not have these rows.
     n_padding = config.padded_vocab_size - config.vocab_size
 
     weights = {}
@@ -103,7 +104,7 @@ def _names_in(state: dict[str, Tensor], model: GPT, kind: str) -> dict[str, list
     names = {name: theirs for name, theirs in names.items() if name in ours}
     wanted = {their_name for their_names in names.values() for their_name in their_names}
 
-    # Some files contain a tied embedding under both of its names.
+    # Some files contain a tied embedding twice, under both of its names.
     head, embedding = "lm_head.weight", _embedding_name(kind)
     is_twice = config.tie_embeddings and {head, embedding} <= set(state)
     if is_twice and torch.equal(state[head], state[embedding]):
@@ -126,8 +127,9 @@ def to_hugging_face(model: GPT, *, kind: str | None = None) -> tuple[dict, dict[
         model: the GPT.
         kind: a key of ARCHITECTURES; None for the most widely known type that computes the same as the GPT.
 
-    The config holds keyword arguments of the Hugging Face config, including model_type but without special ids.
-    Raises UserError with the setting that differs, if the requested type or no type computes the same as the GPT.
+    The config holds keyword arguments of the Hugging Face config. It includes model_type, but not the special ids.
+    Raises UserError if a model of the type would not compute the same as the GPT. The message names the setting that
+    differs.
     """
     config = model.config
     kind = choose_architecture(config, kind)
@@ -161,7 +163,7 @@ def _embedding_name(kind: str) -> str:
 
 
 def _weight_or_zeros(weights: dict[str, Tensor], name: str) -> Tensor:
-    """Return a weight of the GPT; for a missing bias, return zeros, one per row of its weight."""
+    """Return a weight of the GPT. If a bias is missing, return zeros, one for each row of its weight."""
     if name in weights:
         return weights[name]
     weight = weights[f"{name.removesuffix('.bias')}.weight"]
@@ -176,7 +178,7 @@ def _transpose_conv1d(their_name: str, weight: Tensor) -> Tensor:
 def to_gpt_config(config: dict) -> GPTConfig:
     """Translate a Hugging Face config to GPTConfig.
 
-    Raises UserError for another model type, a missing size, or a setting that GPT does not support.
+    Raises UserError for an unknown model type, a missing size, or a setting that GPT does not support.
     """
     kind = known_model_type(config.get("model_type"))
     architecture = ARCHITECTURES[kind]
@@ -196,7 +198,7 @@ def to_gpt_config(config: dict) -> GPTConfig:
         settings[name] = value[0] if isinstance(value, tuple) else value
     settings["mlp"] = _our_activation(config, kind, architecture)
     settings["init"] = "zero_projections" if kind == "nanochat" else "gpt2"
-    # Without tie_word_embeddings, transformers ties the embeddings of GPT-2 but not those of other models.
+    # If tie_word_embeddings is missing, transformers ties the embeddings only in GPT-2, not in other models.
     settings["tie_embeddings"] = config.get("tie_word_embeddings", kind == "gpt2")
     if kind in llama.KINDS:
         settings |= llama.settings_of(config, kind)
@@ -255,7 +257,7 @@ def _their_config(config: GPTConfig, kind: str) -> dict:
 
     # Training may use shorter sequences than the imported model supports.
     exported["max_position_embeddings"] = config.longest_input
-    # In other configs, null does not mean the default size.
+    # In the config of this model type, null does not mean the default size.
     exported["num_key_value_heads"] = config.n_kv_heads or config.n_heads
     exported["intermediate_size"] = config.d_ff or 4 * config.d_model
     exported["attention_dropout"] = config.dropout

@@ -4,14 +4,14 @@ All four are GPTs with RMS norms that have gains, rotary positions and a gated M
 and value projections. Qwen 3 normalises queries and keys with gains. Sources: transformers 5.23, modeling_llama.py,
 modeling_mistral.py, modeling_qwen2.py, modeling_qwen3.py and modeling_rope_utils.py.
 
-"Their" names are those of Hugging Face, and "our" names are those of GPT and GPTConfig.
+"Their" names come from Hugging Face, and "our" names come from GPT and GPTConfig.
 """
 
 from typing import Any
 
 from pydantic import PositiveInt
 from torch import Tensor
-from typing_extensions import TypedDict  # pydantic requires this one before Python 3.12
+from typing_extensions import TypedDict  # pydantic requires this class before Python 3.12
 
 from gptmini.interop.architectures import check_setting, refuse
 from gptmini.model.config import GPTConfig
@@ -20,15 +20,15 @@ from gptmini.settings import checked
 from gptmini.user_error import UserError
 
 KINDS = ("llama", "mistral", "qwen2", "qwen3")
-# Suffixes of weights that rotary positions affect. Their models rotate by the angle of a position, ours by minus the
-# angle.
+# Suffixes of weights that rotary positions affect. Their models rotate by the angle of a position. Our models rotate by
+# minus this angle.
 ROTATED_SUFFIXES = tuple(
     f".{part}.{kind}"
     for part in ("q_proj", "k_proj", "q_norm", "k_norm")
     for kind in ("weight", "bias")
 )
 MISTRALS_WINDOW = 4096  # sliding_window if a config omits it
-SCALINGS = {  # frequency scalings by rope_type: our name of each number to theirs
+SCALINGS = {  # numbers of each rope_type that scale the frequencies: our name to their name
     "default": {},
     "linear": {"factor": "factor"},
     "llama3": {
@@ -58,9 +58,9 @@ class ConfigTypes(TypedDict, total=False):
 
 
 def settings_of(config: dict, kind: str) -> dict[str, Any]:
-    """Translate the settings of a config, except the sizes that all architectures share, to GPTConfig.
+    """Translate the settings of a config to GPTConfig, except the sizes that all architectures share.
 
-    Raises UserError for a setting that GPT does not support or that has another type.
+    Raises UserError if GPT does not support a setting, or if a setting has the wrong type.
     """
     checked(config, ConfigTypes)
     check_setting(config, kind, "partial_rotary_factor", 1)
@@ -81,7 +81,7 @@ def settings_of(config: dict, kind: str) -> dict[str, Any]:
 
 
 def their_settings(config: GPTConfig, kind: str) -> dict[str, Any]:
-    """Return their settings except sizes, under the names of transformers 4 (for MLX) and of transformers 5."""
+    """Return their settings except sizes. The names are from transformers 5, and from transformers 4 for MLX."""
     scaling: dict[str, Any] = dict(config.rotary_scaling or {})
     rope_type = {0: "default", 1: "linear", 4: "llama3"}[len(scaling)]
     rope = {theirs: scaling[ours] for ours, theirs in SCALINGS[rope_type].items()}
@@ -107,7 +107,7 @@ def their_settings(config: GPTConfig, kind: str) -> dict[str, Any]:
 
 
 def swap_halves(state: dict[str, Tensor], config: GPTConfig) -> dict[str, Tensor]:
-    """Exchange the two halves of each head of queries and keys, to convert weights from ours to theirs or back.
+    """Exchange the two halves of each head of queries and keys. This converts our weights to their weights or back.
 
     With exchanged halves, a rotation by an angle becomes a rotation by minus the angle.
     """
@@ -120,7 +120,7 @@ def swap_halves(state: dict[str, Tensor], config: GPTConfig) -> dict[str, Tensor
 
 
 def _rotary(config: dict, kind: str) -> dict[str, Any]:
-    """Return base and scaling of rotary positions; transformers 4 and 5 name these settings differently."""
+    """Return base and scaling of rotary positions. These settings have different names in transformers 4 and 5."""
     rope = config.get("rope_scaling") or config.get("rope_parameters") or {}
     check_setting(rope, kind, "partial_rotary_factor", 1)
     rope_type = rope.get("rope_type", rope.get("type", "default"))

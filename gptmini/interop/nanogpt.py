@@ -12,7 +12,7 @@ from gptmini.tokenizer import CharTokenizer, Tokenizer, gpt2
 from gptmini.untrusted import read_pickle, read_tensors
 from gptmini.user_error import UserError
 
-COMPILED_PREFIX = "_orig_mod."  # of weight names if a compiled model was saved
+COMPILED_PREFIX = "_orig_mod."  # prefix of weight names if a compiled model was saved
 MASK = ".attn.bias"  # suffix of a mask that older versions stored with the weights
 GPT2_SIZES = (50257, 50304)  # number of GPT-2's ids, and the next multiple of 64
 
@@ -42,7 +42,7 @@ def read_nanogpt(path: Path, meta: Path | None = None) -> tuple[GPT, Tokenizer]:
         path: ckpt.pt.
         meta: the meta.pkl that nanoGPT writes for a character dataset; None for GPT-2's tokenizer.
 
-    Raises UserError if a file is damaged or not of nanoGPT, or contains anything except plain values and tensors.
+    Raises UserError if a file is damaged, or not from nanoGPT, or contains more than plain values and tensors.
     """
     checkpoint = read_tensors(path)
     tokenizer = gpt2([]) if meta is None else _characters(meta)
@@ -60,8 +60,8 @@ def read_nanogpt(path: Path, meta: Path | None = None) -> tuple[GPT, Tokenizer]:
     fitting = GPT2_SIZES if meta is None else (tokenizer.n_vocab,)
     if n_rows not in fitting:
         raise UserError(
-            f"{path} has {n_rows!r:.80} ids, but its tokenizer has {tokenizer.n_vocab}; for a character dataset, give "
-            "its meta.pkl with --meta"
+            f"{path} has {n_rows!r:.80} ids, but its tokenizer has {tokenizer.n_vocab} ids; for a character dataset, "
+            "give its meta.pkl with --meta"
         )
     try:
         return build_gpt(config, state, "gpt2").eval(), tokenizer
@@ -70,7 +70,7 @@ def read_nanogpt(path: Path, meta: Path | None = None) -> tuple[GPT, Tokenizer]:
 
 
 def _state(weights: dict[str, Tensor], *, n_kept: int) -> dict[str, Tensor]:
-    """Convert nanoGPT's weights to those of Hugging Face's GPT-2: transpose the blocks' matrices, keep n_kept ids."""
+    """Convert nanoGPT's weights to Hugging Face's GPT-2. Transpose the matrices of blocks, and keep n_kept ids."""
     state = {}
     for full_name, weight in weights.items():
         name = full_name.removeprefix(COMPILED_PREFIX)
@@ -87,13 +87,13 @@ def _characters(meta: Path) -> CharTokenizer:
     try:
         values = read_pickle(meta)
         characters = [values["itos"][i] for i in range(len(values["itos"]))]
-        # Check before joining: a pickle can repeat one long string many times.
+        # Check the characters before joining them, because a pickle can repeat one long string many times.
         if any(len(character) != 1 for character in characters):
             raise ValueError("each id must stand for one character")
         return CharTokenizer("".join(characters), end_of_text=False)
     except OSError:
         raise
-    except Exception as error:  # of any class: a pickle may contain anything
+    except Exception as error:  # a pickle may contain anything and cause errors of any class
         raise UserError(
             f"{meta} must be nanoGPT's meta.pkl of a character dataset ({error})"
         ) from None

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, Field, NonNegativeInt
 from torch import Tensor
-from typing_extensions import TypedDict  # pydantic requires this one before Python 3.12
+from typing_extensions import TypedDict  # pydantic requires this class before Python 3.12
 
 from gptmini.interop.hugging_face import build_gpt, to_gpt_config
 from gptmini.interop.tokenizer_reading import read_tokenizer
@@ -25,20 +25,20 @@ NO_WEIGHTS = (".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq")
 
 
 def _in_a_list(value: object) -> object:
-    """Return a list unchanged, one value as a list of it, and null as an empty list."""
+    """Return a list unchanged. Put a single value into a list. Return an empty list for null."""
     if isinstance(value, list):
         return value
     return [] if value is None else [value]
 
 
 class Ends(TypedDict, total=False):
-    """The ids that end a sample, one or several, in config.json and generation_config.json."""
+    """One or several ids that end a sample, in config.json and generation_config.json."""
 
     eos_token_id: Annotated[list[NonNegativeInt], BeforeValidator(_in_a_list)]
 
 
 class Index(TypedDict):
-    """The part of a weights index that is read: the file of each tensor, in the same folder."""
+    """The part of a weights index that is read. It maps each tensor to a file in the same folder."""
 
     weight_map: Annotated[dict[str, FileName], Field(min_length=1)]
 
@@ -47,8 +47,8 @@ def read_folder(path: Path) -> tuple[GPT, Tokenizer]:
     """Return the GPT and the tokenizer of a folder.
 
     Args:
-        path: a folder of a supported model type, with config.json, model.safetensors or its parts, and a tokenizer:
-            tokenizer.json, or vocab.json with merges.txt.
+        path: a folder with a model of a supported type. It contains config.json, model.safetensors or its parts, and a
+            tokenizer. The tokenizer is tokenizer.json, or vocab.json with merges.txt.
 
     Raises UserError if a file is damaged or pickled, or has settings that GPT does not support. Raises OSError if a
     file is missing.
@@ -89,18 +89,18 @@ def _read_config(path: Path) -> tuple[GPTConfig, str]:
 
 
 def _tokenizer_for(config: GPTConfig, kind: str, path: Path) -> Tokenizer:
-    """Return the tokenizer of a folder for a model with this config; raise UserError if it has more ids."""
+    """Return the tokenizer of a folder for a model with this config; raise UserError if the tokenizer has more ids."""
     ends: list[int] = []
     for file in (path / "config.json", path / "generation_config.json"):
         if file.exists():
             ends += checked(read_json(file), Ends, file).get("eos_token_id", [])
-    # If a config has no end id, transformers writes that of GPT-2, even for a smaller vocabulary.
+    # If a config does not have an end id, transformers writes GPT-2's end id, even for a smaller vocabulary.
     ends = [end for end in dict.fromkeys(ends) if end < config.vocab_size]
     return read_tokenizer(path, n_vocab=config.vocab_size, ends=ends, kind=kind)
 
 
 def _weight_files(path: Path) -> list[Path]:
-    """Return the weight files of a folder; raise UserError if there are none, or if one in the index is missing."""
+    """Return the weight files of a folder; raise UserError if weights, or a file of the index, are missing."""
     if (path / WEIGHTS).exists():
         return [path / WEIGHTS]
     if not (path / INDEX).exists():
@@ -120,7 +120,7 @@ def _weight_files(path: Path) -> list[Path]:
 
 
 def _with_prefix(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return GPT-2's weights with the prefix of their names; files of the bare model omit the prefix."""
+    """Return GPT-2's weights with a prefix before their names. Files of the bare model do not contain this prefix."""
     if any(name.startswith(GPT2_PREFIX) for name in state):
         return state
     return {

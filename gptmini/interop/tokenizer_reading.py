@@ -1,6 +1,7 @@
-"""Read tokenizers of Hugging Face folders: as gptmini's own if the ids are the same, else with the tokenizers library.
+"""Read tokenizers of Hugging Face folders.
 
-In this file, "theirs" are Hugging Face's tokenizers and "ours" are gptmini's.
+If gptmini's own tokenizer gives the same ids, it is used. Otherwise, the tokenizers library runs the file. In this
+module, "theirs" are Hugging Face's tokenizers and "ours" are gptmini's tokenizers.
 """
 
 import random
@@ -9,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BeforeValidator
-from typing_extensions import TypedDict  # pydantic requires this one before Python 3.12
+from typing_extensions import TypedDict  # pydantic requires this class before Python 3.12
 
 from gptmini.settings import checked
 from gptmini.tokenizer import (
@@ -31,7 +32,7 @@ from gptmini.user_error import UserError
 if TYPE_CHECKING:
     import tokenizers
 
-# Words of the random texts that compare our tokenizer with the library's: all kinds of pieces, side by side.
+# Random texts of these words compare our tokenizer with the library's tokenizer. They contain all kinds of pieces.
 LATIN = ("the", " The", " tokenizer", "'s", "'ll", "'", "é", " naïve", "a" * 30)
 OTHERS = (" 1984", "3.14", "==", " (", ")", "_x", "日本", "🙂", "\u0301", "\u017f")
 SPACES = (" ", "  ", "\n", "\n\n    ", "\t", "\u3000", "\xa0")
@@ -91,9 +92,9 @@ def read_tokenizer(
 
     Args:
         path: the folder.
-        n_vocab: number of ids of the model; it may be larger than the tokenizer's.
-        ends: ids at which a sample ends, from the model's config files; the first also separates documents.
-        kind: model type. It determines the pattern that splits text, which vocab.json and merges.txt do not contain.
+        n_vocab: number of ids of the model; the tokenizer may have fewer ids.
+        ends: ids at which a sample ends, from the model's config files. The first id separates documents too.
+        kind: model type. It determines the pattern that splits text. vocab.json and merges.txt do not contain it.
 
     Raises UserError if a file is missing or damaged, or has more ids than the model.
     """
@@ -105,7 +106,7 @@ def read_tokenizer(
     settings = _tokenizer_config(path)
     chat = _chat_of(path, settings)
     is_whole = sorted(by_id) == list(range(n_vocab))
-    has_one_end = len(ends) <= 1  # gptmini's own kinds have at most one
+    has_one_end = len(ends) <= 1  # gptmini's own tokenizers have at most one end id
     if ours is not None and chat is None and has_one_end and is_whole:
         with library_errors(f"{file}: the tokenizer cannot encode text"):
             if _are_same(theirs, ours):
@@ -145,7 +146,7 @@ def _tokenizer_file(path: Path, kind: str) -> Path:
 
 
 def _chat_of(path: Path, settings: dict) -> dict[str, str] | None:
-    """Return the chat template of a folder as chat_template, and the named tokens; None without a template.
+    """Return the chat template of a folder as chat_template, and the named tokens; None if it has no template.
 
     settings is the result of _tokenizer_config.
     """
@@ -163,9 +164,9 @@ def _chat_of(path: Path, settings: dict) -> dict[str, str] | None:
 
 
 def _tokenizer_config(path: Path) -> dict:
-    """Return the tokenizer_config.json of a folder, with templates by name in chat_template and tokens as strings.
+    """Return the tokenizer_config.json of a folder. chat_template has the templates by name, and tokens are strings.
 
-    Raises UserError if one of them has another type.
+    Raises UserError if a template or a token has the wrong type.
     """
     file = path / "tokenizer_config.json"
     config = read_json(file) if file.exists() else {}
@@ -190,9 +191,10 @@ def _read_theirs(file: Path) -> "tokenizers.Tokenizer":
 
 
 def _of_vocabulary_and_merges(file: Path) -> "tokenizers.Tokenizer":
-    """Return GPT-2's tokenizer of vocab.json and merges.txt, with the tokens added in other files of the folder.
+    """Return GPT-2's tokenizer from vocab.json and merges.txt, with the tokens that other files of the folder add.
 
-    It reads the files as GPT2Tokenizer of transformers 5.24: tokenization_utils_base.py and tokenization_gpt2.py.
+    The files are read in the same way as by GPT2Tokenizer of transformers 5.24. Sources: its tokenization_utils_base.py
+    and tokenization_gpt2.py.
     """
     import tokenizers
     from tokenizers import AddedToken, decoders, models, pre_tokenizers
@@ -210,7 +212,7 @@ def _of_vocabulary_and_merges(file: Path) -> "tokenizers.Tokenizer":
     )
     theirs.decoder = decoders.ByteLevel()
 
-    # A named token of the vocabulary, such as end-of-text, is special even if it is not listed as added.
+    # If a named token, such as end-of-text, is in the vocabulary, it is special even if it is not an added token.
     known = [token["content"] for token in added.values()]
     for name in special:
         if name in vocabulary and name not in known:
@@ -220,7 +222,7 @@ def _of_vocabulary_and_merges(file: Path) -> "tokenizers.Tokenizer":
 
 
 def _added_tokens(file: Path, settings: dict) -> tuple[dict[int, dict], list[str]]:
-    """Return the tokens added to a vocab.json, as settings by id, and the strings of all special tokens.
+    """Return the settings of the tokens that were added to a vocab.json, by id, and the strings of all special tokens.
 
     tokenizer_config.json lists added tokens with their settings. In older folders, added_tokens.json has only the ids.
     """
@@ -251,7 +253,7 @@ def _json_beside(file: Path, name: str) -> dict:
 
 
 def _ours(theirs: "tokenizers.Tokenizer", tokens: list[str]) -> Tokenizer | None:
-    """Return gptmini's own tokenizer with these tokens, in order of their ids; None if gptmini has no such kind."""
+    """Return gptmini's own tokenizer with these tokens, in the order of ids; None if gptmini lacks this kind."""
     ends = tokens[-1:] == [END_OF_TEXT]
     plain = tokens[:-1] if ends else tokens
     kind = type(theirs.model).__name__
@@ -262,14 +264,14 @@ def _ours(theirs: "tokenizers.Tokenizer", tokens: list[str]) -> Tokenizer | None
     try:
         ranks = [letters_to_bytes(token) for token in plain]
         return BytePairTokenizer(BYTE_PATTERN if ranks == ALL_BYTES else SPLIT_PATTERN, ranks)
-    except (KeyError, UserError):  # a character stands for no byte, or a byte has no token
+    except (KeyError, UserError):  # a character that is not a letter of a byte, or a missing byte
         return None
 
 
 def _are_same(theirs: "tokenizers.Tokenizer", ours: Tokenizer) -> bool:
-    """Return whether two tokenizers give the same ids for each token, for tokens side by side and for random texts.
+    """Return whether two tokenizers give the same ids for single tokens, for joined tokens, and for random texts.
 
-    They differ if the library adds ids before a text, because gptmini's own kinds do not.
+    They differ if the library adds ids before a text, because gptmini's own tokenizers do not add ids.
     """
     draw = random.Random(0)
     words = [*LATIN, *OTHERS, *SPACES]

@@ -26,7 +26,7 @@ def to_tokenizers(tokenizer: Tokenizer) -> "tokenizers.Tokenizer":
     """Return a tokenizer of the tokenizers library that gives the same ids for every text.
 
     There is one exception: the library encodes the string <|endoftext|> in a text as the end-of-text id.
-    Raises UserError unless the tokenizer is of gptmini's own kinds.
+    Raises UserError unless the tokenizer is one of gptmini's own kinds.
     """
     from tokenizers import AddedToken
 
@@ -37,7 +37,7 @@ def to_tokenizers(tokenizer: Tokenizer) -> "tokenizers.Tokenizer":
     else:
         raise UserError(f"cannot export a tokenizer of kind {tokenizer.kind}")
 
-    # Added after the model is built, so that its id follows those of the model.
+    # Add end-of-text after the model is built, so that its id follows the ids of the model.
     if tokenizer.end_of_text is not None:
         exported.add_special_tokens([AddedToken(END_OF_TEXT, special=True, normalized=False)])
     return exported
@@ -59,7 +59,7 @@ def _of_characters(tokenizer: CharTokenizer) -> "tokenizers.Tokenizer":
 
 
 def _of_byte_pairs(tokenizer: BytePairTokenizer) -> "tokenizers.Tokenizer":
-    """Return a byte-pair model with every pair that forms a token as a merge, as transformers converts tiktoken's."""
+    """Return a byte-pair model. Every pair that forms a token is a merge, as when transformers converts tiktoken."""
     import tokenizers
     from tokenizers import Regex, decoders, models, pre_tokenizers
 
@@ -81,8 +81,8 @@ def _of_byte_pairs(tokenizer: BytePairTokenizer) -> "tokenizers.Tokenizer":
 def list_merges(ranks: list[bytes]) -> list[tuple[str, str]]:
     """Return the pairs of tokens that form a token, in letters, in merge order.
 
-    tiktoken merges two adjacent tokens if their joined bytes are a token, and merges the token of lowest rank first. So
-    every pair of tokens that joins to a token is a merge.
+    tiktoken merges two adjacent tokens if their joined bytes are a token. It begins with the pair whose token has the
+    lowest rank. Therefore every pair of tokens that joins to a token is a merge.
     """
     rank_of = {token: rank for rank, token in enumerate(ranks)}
     merges = []
@@ -131,7 +131,7 @@ def write_tokenizer(
     if isinstance(tokenizer, LibraryTokenizer) and tokenizer.chat is not None:
         templates = config.get("chat_template")
         config |= tokenizer.chat
-        # A list may have several templates; the tokenizer stores the one named default.
+        # A list may have several templates. The tokenizer stores only the template with the name default.
         if isinstance(templates, list):
             default = {"name": "default", "template": tokenizer.chat.get("chat_template")}
             config["chat_template"] = [
@@ -142,12 +142,12 @@ def write_tokenizer(
 
 
 def _own_config(tokenizer: Tokenizer) -> dict[str, Any]:
-    """Return the tokenizer_config.json of a tokenizer that was not published, without class and length."""
+    """Return the tokenizer_config.json of a tokenizer without published settings; class and length are not included."""
     config: dict[str, Any] = {"clean_up_tokenization_spaces": False}
     for name, i in (
         ("bos_token", bos_id_of(tokenizer)),
         ("eos_token", tokenizer.end_of_text),
-        # Padding a batch of prompts requires a token, and end-of-text never occurs inside a document.
+        # Padding a batch of prompts requires a token. Use end-of-text, because it never occurs inside a document.
         ("pad_token", tokenizer.end_of_text),
     ):
         if i is not None:

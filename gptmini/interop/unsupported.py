@@ -12,7 +12,7 @@ ADAPTER = "adapter_config.json"  # peft writes it next to the weights of an adap
 
 
 def check_is_supported(path: Path) -> None:
-    """Raise UserError for a peft adapter or a GGUF file, or for a folder that contains one and no other weights."""
+    """Raise UserError for a peft adapter or a GGUF file, or for a folder that contains only such weights."""
     if _is_gguf(path):
         raise _unsupported_gguf(path)
     if not path.is_dir() or any((path / name).exists() for name in READ):
@@ -24,7 +24,7 @@ def check_is_supported(path: Path) -> None:
         raise UserError(
             f"{path} is a LoRA or other peft adapter, not a model; merge it into its base model: "
             f"AutoPeftModelForCausalLM.from_pretrained({str(path)!r}).merge_and_unload().save_pretrained(FOLDER), "
-            "save the tokenizer there too, and use FOLDER"
+            "save the tokenizer in FOLDER too, and use FOLDER"
         )
     found = next((file for file in sorted(path.glob("*.gguf")) if _is_gguf(file)), None)
     if found is not None:
@@ -42,7 +42,7 @@ def _is_gguf(path: Path) -> bool:
 def _unsupported_gguf(path: Path) -> UserError:
     """Return the error for a GGUF file."""
     return UserError(
-        f"{path} is a GGUF file, which gptmini writes but does not read; use the Hugging Face folder of the model, "
+        f"{path} is a GGUF file, and gptmini cannot read this format; use the Hugging Face folder of the model, "
         f"or create it: AutoModelForCausalLM.from_pretrained({str(path.parent)!r}, gguf_file={path.name!r})"
-        ".save_pretrained(FOLDER), and the same with AutoTokenizer"
+        ".save_pretrained(FOLDER), and do the same with AutoTokenizer"
     )
