@@ -57,13 +57,13 @@ class ChatReport:
         if self.n_refused:
             noun = "chat was" if self.n_refused == 1 else "chats were"
             notes.append(
-                f"{self.n_refused:,} {noun} skipped because the template rejects them, the first: {self.refused[0]}"
+                f"{self.n_refused:,} {noun} skipped because the template rejects them; first error: {self.refused[0]}"
             )
         if self.n_without and loss_on == "answers":
             noun = "chat has" if self.n_without == 1 else "chats have"
             notes.append(
                 f"{self.n_without:,} {noun} no answer to train on; data.loss_on=answers trains only on messages of the "
-                f"role assistant (roles in these files: {self.named_roles()})"
+                f"role assistant, and the roles in these files are {self.named_roles()}"
             )
         return notes
 
@@ -94,7 +94,7 @@ def nothing_in(split: str, chats: ChatReport | None, loss_on: str) -> str:
             f"{chats.named_roles()}; rename one of these roles to assistant, or use data.loss_on=all"
         )
     if chats.n_refused:
-        problem += f"; {chats.n_refused:,} chats were skipped, the first: {chats.refused[0]}"
+        problem += f"; {chats.n_refused:,} chats were skipped; first error: {chats.refused[0]}"
     return problem
 
 

@@ -86,7 +86,7 @@ def hub_text(
         dataset: name on the hub, such as roneneldan/TinyStories, or a local folder with the same layout.
         subset: name of the subset; None for the only subset, or for the subset "default" if there are several.
         split: name of the split to train on.
-        val_split: name of the split to hold out; None for validation or test, if the subset has one.
+        val_split: name of the split to hold out; None for validation or test, if the subset has such a split.
         revision: branch, tag or commit on the hub; None for the latest commit at the time of the download.
         field: column with the text; a.b means the field b of the record in column a.
         folder: folder of the downloaded files.
@@ -224,7 +224,7 @@ def _downloaded(
 
 
 def _list_files(api: "HfApi", dataset: str, revision: str | None) -> dict[str, Any]:
-    """Return the commit and the Parquet files of a dataset. If it has none, look in the branch of converted files."""
+    """Return the commit and the Parquet files of a dataset. Without such files, use the branch of converted files."""
     for branch in [None, CONVERTED] if revision is None else [revision]:
         info = api.dataset_info(dataset, revision=branch)
         names = [sibling.rfilename for sibling in info.siblings or []]

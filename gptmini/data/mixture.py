@@ -69,8 +69,8 @@ class Mixture(Corpus):
 
         Args:
             sources: path and weight of each source, by name. The path is a prepared folder, or text as in TextCorpus.
-                A source with text may also have the other arguments of TextCorpus. A weight is a positive integer: the
-                number of sequences that a block takes from the source. The sum of the weights is the number of
+                A source with text may have the other arguments of TextCorpus too. A weight is a positive integer. It is
+                the number of sequences that a block takes from the source. The sum of the weights is the number of
                 sequences in a block.
             val_fraction: fraction of each text to hold out, unless the source has its own val_fraction.
             name: prefix of the prepared folder's name.

@@ -20,7 +20,8 @@ from gptmini.user_error import UserError
 
 MARKS = ("config.yaml", "journal.log", "meta.json", "config.json", "README.md")
 HEAD = 2**13  # bytes at the start of a file that are searched
-RUN = re.compile(rb"version: [^\n]*(\nbegun:|\ntyped:| # of gptmini)")  # gptmini 0.2 wrote the last
+# gptmini 0.2 wrote the last of these three forms.
+RUN = re.compile(rb"version: [^\n]*(\nbegun:|\ntyped:| # of gptmini)")
 SWEEP = re.compile(rb'\{"op_code":0,.*"study_name":"sweep"')
 PREPARED = {"format", "source", "builder", "fingerprint"}
 EXPORT = re.compile(rb"---\n(?s:.*)\bexported by gptmini \d")

@@ -104,7 +104,7 @@ def find_files(key: str, paths: Paths, *, takes_own: bool = False) -> FoundFiles
 def without_held_out(files: Sequence[Path], held_out: Sequence[Path]) -> list[Path]:
     """Return the files that are not held out; raise UserError if all files are held out.
 
-    A file is also held out if its path in `held_out` is a different name or a link.
+    Files are compared on disk, so a held-out file may have a different name here, or be a link.
     """
     held_out_ids = {_identity_of(file) for file in held_out}
     rest = [file for file in files if _identity_of(file) not in held_out_ids]
@@ -137,7 +137,7 @@ def _identity_of(file: Path) -> tuple[int, int]:
 
 
 def _find(key: str, path: str, takes_own: bool) -> FoundFiles:
-    """Find the files of one path; arguments and errors as in find_files."""
+    """Find the files of one path. Arguments and errors are the same as for find_files."""
     if not path:  # Path("") would be the current folder
         raise UserError(
             f"{key} must be a file, folder or glob, got an empty path; write . for the current folder"

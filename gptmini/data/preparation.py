@@ -1,4 +1,4 @@
-"""Prepare a corpus: encode its text in tasks and join them to a prepared folder. An interrupted preparation resumes.
+"""Prepare a corpus: encode its text in tasks and join the tasks. An interrupted preparation can be resumed.
 
 A corpus is cut into tasks of about 4 MB. The cuts depend only on the text, never on the number of workers. Each task
 writes its ids to a file in a hidden folder next to the prepared folder. A task is not encoded again if it already has a

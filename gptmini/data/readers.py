@@ -87,8 +87,8 @@ class Reader:
         Each piece ends before white space that follows a word, except the last piece of a document. In gptmini's
         tokenizers, a token never crosses such a cut.
 
-        Raises UserError if the file is damaged, has another encoding or lacks the field, if a record cannot be read, or
-        if pyarrow is required and missing.
+        Raises UserError if the file is damaged, has a different encoding, or lacks the field. Raises UserError if a
+        record cannot be read, or if pyarrow is required but not installed.
         """
         self.position = 0
         kind, packing = format_of(file)

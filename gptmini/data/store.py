@@ -141,7 +141,10 @@ class TokenStore:
 
     @property
     def counted_share(self) -> float:
-        """Fraction of the training tokens that the loss counts, weighted in a mixture; 1 unless loss_on is answers."""
+        """Fraction of the training tokens that the loss counts. It is 1 unless loss_on is answers.
+
+        In a mixture, it is the average of the sources' fractions, weighted by the weights of the sources.
+        """
         counts = self.meta["train"]
         if not self._parts:
             return counts.get("counted", counts["tokens"]) / counts["tokens"]

@@ -153,7 +153,7 @@ def encode_task(
 def join_split(
     split: str, parts: Path, n_tasks: int, folder: Path, byte_lengths: np.ndarray | None = None
 ) -> dict:
-    """Write the ids of a split and the index of its documents; return their entry in meta.json.
+    """Write the ids of a split and the index of its documents. Return the split's entry in meta.json.
 
     byte_lengths, (n_vocab,), is given only for chats. The template adds text to the messages of a chat. Therefore the
     bytes of text are counted from the ids.
@@ -200,7 +200,10 @@ def part_path(parts: Path, number: int) -> Path:
 
 
 def dtype_of(tokenizer: Tokenizer, loss_on: str = "all") -> np.dtype:
-    """Return the dtype of the ids in a file: 2 bytes if possible, else 4; signed if the loss counts only answers."""
+    """Return the dtype of the ids in a file: 2 bytes if possible, else 4 bytes.
+
+    If the loss counts only answers, the dtype is signed and has 4 bytes.
+    """
     if loss_on == "answers":
         return np.dtype("<i4")
     return np.dtype("<u2" if tokenizer.n_vocab <= 2**16 else "<u4")

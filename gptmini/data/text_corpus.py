@@ -168,7 +168,7 @@ class TextCorpus(Corpus):
             )
         if reader.n_skipped:
             noun = "unreadable record was" if reader.n_skipped == 1 else "unreadable records were"
-            notes.append(f"{reader.n_skipped:,} {noun} skipped, the first: {reader.skipped[0]}")
+            notes.append(f"{reader.n_skipped:,} {noun} skipped; first error: {reader.skipped[0]}")
         return notes
 
     def skipped(self) -> str:

@@ -181,7 +181,7 @@ class TokenFiles(Corpus):
 
 
 def counts_of(files: Sequence[TokenFile], tokenizer: Tokenizer, watcher: Watcher) -> dict:
-    """Count the ids of a split for meta.json; UserError if an id is outside the vocabulary."""
+    """Count the ids of a split for meta.json; raise UserError if an id is outside the vocabulary."""
     byte_lengths = tokenizer.byte_lengths()
     n_tokens = sum(file.tokens for file in files)
     n_counted = 0
@@ -220,7 +220,7 @@ def counts_of(files: Sequence[TokenFile], tokenizer: Tokenizer, watcher: Watcher
 
 
 def read_header(path: Path) -> TokenFile:
-    """Return the position and number of the ids in a token file; UserError if it is not a token file."""
+    """Return the position and number of the ids in a token file; raise UserError if it is not a token file."""
     size = path.stat().st_size
     with path.open("rb") as file:
         start = file.read(SNIFFED)

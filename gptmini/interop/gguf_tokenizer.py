@@ -51,7 +51,7 @@ class Vocabulary(NamedTuple):
 
     tokens: list[str]
     types: list["gguf.TokenType"]
-    scores: list[float]  # of the merge that makes a token; an earlier merge has a higher score
+    scores: list[float]  # of the merge that makes a token; earlier merges have higher scores
 
 
 def add_tokenizer(

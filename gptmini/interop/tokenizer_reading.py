@@ -68,7 +68,7 @@ def _named(templates: object) -> object:
 
 
 def _string_of(token: Any) -> Any:
-    """Return the string of a token. A token may be an object with settings, which are also in tokenizer.json."""
+    """Return the string of a token. If the token is an object, tokenizer.json contains its other settings."""
     return token.get("content") if isinstance(token, dict) else token
 
 

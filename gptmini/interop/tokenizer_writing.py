@@ -59,7 +59,10 @@ def _of_characters(tokenizer: CharTokenizer) -> "tokenizers.Tokenizer":
 
 
 def _of_byte_pairs(tokenizer: BytePairTokenizer) -> "tokenizers.Tokenizer":
-    """Return a byte-pair model. Every pair that forms a token is a merge, as when transformers converts tiktoken."""
+    """Return a byte-pair model in which every pair that forms a token is a merge.
+
+    transformers converts tiktoken's tokenizers in the same way.
+    """
     import tokenizers
     from tokenizers import Regex, decoders, models, pre_tokenizers
 

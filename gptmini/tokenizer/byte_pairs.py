@@ -108,7 +108,7 @@ class BytePairTokenizer:
 
         try:
             joined = insert_marks(joined)
-        except UnicodeEncodeError:  # encode each text alone: the error has the position in it
+        except UnicodeEncodeError:  # encode each text alone, to report the position in it
             yield from map(self._encode_one, texts)
             return
 

@@ -76,7 +76,7 @@ class CharTokenizer:
 
 
 def character(documents: Iterable[Document]) -> CharTokenizer:
-    """Return a tokenizer of all characters of both splits.
+    """Return a tokenizer of all characters in the text, including held-out text.
 
     The tokenizer has an end-of-text id if the training split or the held-out split has several documents.
     """

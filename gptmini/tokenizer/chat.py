@@ -80,7 +80,7 @@ class ChatEncoder:
             "raise_exception": raise_exception,
             **names,
         }
-        # If two special tokens start at the same position, the library takes the longer one.
+        # If two special tokens start at the same position, the library takes the longer token.
         longest_first = sorted(filter(str.strip, [*special, *words]), key=len, reverse=True)
         one_special = "|".join(map(re.escape, longest_first)) or "(?!)"
         self._special = re.compile(one_special)
@@ -176,7 +176,7 @@ class ChatEncoder:
         plain_spans = []
         for match in self._special.finditer(text):
             start, end = match.span()
-            # The first joint that starts in this token is also the first to end.
+            # The joint that starts first ends first. So it is enough to check the first joint after the token's start.
             nearest = bisect_left(around, (start,))
             if nearest < len(around) and around[nearest][1] < end:
                 raise RefusedChatError(

@@ -70,7 +70,7 @@ def _to_json(
     separators: Any = None,
     sort_keys: bool = False,
 ) -> str:
-    """Return a value as JSON: the filter tojson as in transformers. Jinja's own filter would escape HTML."""
+    """Return a value as JSON, as the filter tojson of transformers does. Jinja's own filter would escape HTML."""
     return json.dumps(
         value,
         ensure_ascii=ensure_ascii,

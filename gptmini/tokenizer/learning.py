@@ -64,7 +64,7 @@ def bpe(
 def _learned(texts: Iterable[str], n_ids: int) -> dict[str, int]:
     """Run merging.py on texts. Return the tokens that it learns, written in letters, with their ids.
 
-    An exception here also ends the process of merging.py.
+    If this function raises an exception, the process of merging.py ends too.
     """
     program = Path(__file__).with_name("merging.py")
     command = [sys.executable, "-P", str(program), str(n_ids)]

@@ -149,7 +149,8 @@ def test_records_that_are_left_out_are_counted_and_listed(tmp_path, monkeypatch)
         assert len(by_split(corpus)[None]) == 9
         (note,) = corpus.notes()
         first = f"{file}, line 2 (byte 18): the field text must be text, got 0"
-        assert note == f"9 unreadable records were skipped, the first: {first}"
+        assert note.startswith("9 unreadable records")
+        assert note.endswith(first)
         lines = corpus.skipped().splitlines()
         assert len(lines) == 8
         assert (lines[0], lines[-1]) == (first, "and 2 more")
