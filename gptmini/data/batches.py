@@ -39,7 +39,7 @@ def batches(
     seed: Seed,
     start_step: Annotated[int, Field(ge=0)] = 0,
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield training batches forever. A run with this seed and global batch size trains on the same batches.
+    """Yield training batches forever. A run with this seed and this global batch size has the same batches.
 
     Args:
         store: prepared tokens, or a mixture.
@@ -72,8 +72,8 @@ def starts_in_sources(
 ) -> np.ndarray:
     """Return the position of the first token of each sequence, int64 (n,).
 
-    `sequences` are sequence numbers of the run, int64 (n,), from 0. A position counts the tokens of all sources, one
-    source after the other. Raises UserError if a source has fewer than 2 context_length tokens.
+    `sequences` are sequence numbers of the run, int64 (n,), from 0. Positions refer to the concatenated tokens of all
+    sources. Raises UserError if a source has fewer than 2 context_length tokens.
     """
     which, numbers = divide_among(sequences, [source.weight for source in sources], seed=seed)
 

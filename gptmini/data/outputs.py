@@ -55,7 +55,7 @@ def is_own_file(file: Path) -> bool:
 
 
 def is_prepared(folder: Path) -> bool:
-    """Return whether a folder is a prepared folder. Its keys are checked, because others write a meta.json too."""
+    """Return whether a folder is a prepared folder. Check the keys, because other programs write a meta.json too."""
     path = folder / "meta.json"
     try:
         return path.is_file() and set(read_json(path)) >= PREPARED

@@ -63,7 +63,7 @@ def in_pieces(parts: Iterator[Piece], file: Path) -> Iterator[Piece]:
 
 
 def _place_to_cut(text: str, start: int, searched: int) -> int | None:
-    """Return the last place to cut within the first PIECE characters. If there is none, return the next place.
+    """Return the last place to cut within the first PIECE characters. If there is no place, return the next place.
 
     The first `searched` characters are known to have no place to cut. They are not searched again for each part.
     """

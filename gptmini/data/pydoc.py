@@ -27,7 +27,7 @@ class PydocCorpus(Corpus):
 
     @validate_call(config=STRICT)
     def __init__(self, val_fraction: HeldOut) -> None:
-        """Hold out documents; val_fraction is the approximate fraction."""
+        """Hold out approximately the fraction val_fraction of the documents."""
         self.held_out = val_fraction
         self.root = Path(sysconfig.get_path("stdlib"))
 

@@ -76,7 +76,7 @@ def guess_delimiter(
     """
     line = delimiter.join(header)
     remedy = "the first line of a table must name its columns"
-    # Take the delimiter that occurs most often. If none occurs, take the delimiter of the file extension.
+    # Take the delimiter that occurs most often. If no delimiter occurs, take the delimiter of the file extension.
     found = max(NAMES, key=lambda mark: (line.count(mark), mark == delimiter))
     if line.startswith(EXCEL_LINE) and len(line) > len(EXCEL_LINE):
         found = line[len(EXCEL_LINE)]

@@ -133,7 +133,10 @@ class SplitDocuments:
         raise SplitsChanged
 
     def _by_place(self, boundary: int) -> Iterator[Document]:
-        """Yield documents split at the boundary. Cut a document that crosses it, but use such a chat for training."""
+        """Yield the documents, split at the boundary.
+
+        A document that crosses the boundary is cut. A chat that crosses it goes into the training split.
+        """
         # The start of a long line may be so far before the boundary that too much would be held out.
         n_held_out = boundary * self._val_fraction / (1 - self._val_fraction)
         longest = max(LINE, int(TOLERANCE * n_held_out))

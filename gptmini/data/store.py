@@ -101,7 +101,7 @@ class TokenStore:
         return Shards([self._ids_at(place) for place in self.meta[split]["files"]])
 
     def document_ends(self, split: str) -> np.ndarray:
-        """Return the position after each document and its end-of-text in a split, in ids, uint64 (n_documents,).
+        """Return the position after each document of a split, in ids, uint64 (n_documents,). Count its end-of-text.
 
         Raises UserError if the folder does not have an index. For example, the folder of a mixture has no index.
         """

@@ -24,7 +24,7 @@ class Architecture:
     activation: str  # their name of the setting for the MLP's activation
     activations: dict[str, str]  # allowed activations: our name to their name
     block_prefix: str  # their weight names in a block start with this and the block's index
-    # Our name of each weight, and their names. Several names are parts that are stacked along our weight's first axis.
+    # Our name of each weight, and their names. Several names belong to parts of our weight, stacked on its first axis.
     weights_outside_blocks: dict[str, tuple[str, ...]]
     weights_of_a_block: dict[str, tuple[str, ...]]
 
@@ -232,7 +232,7 @@ def refuse(name: str, wanted: object, kind: str, got: object) -> NoReturn:
 def choose_architecture(config: GPTConfig, kind: str | None = None) -> str:
     """Return the model type for the export of a GPT: kind if it is given, or else the most widely known type that fits.
 
-    Raises UserError if a model of the type would not compute the same as the GPT. The message names the setting that
+    Raises UserError if a model of this type would not compute the same as the GPT. The message names the setting that
     differs.
     """
     if kind is not None:

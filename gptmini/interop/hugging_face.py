@@ -128,7 +128,7 @@ def to_hugging_face(model: GPT, *, kind: str | None = None) -> tuple[dict, dict[
         kind: a key of ARCHITECTURES; None for the most widely known type that computes the same as the GPT.
 
     The config holds keyword arguments of the Hugging Face config. It includes model_type, but not the special ids.
-    Raises UserError if a model of the type would not compute the same as the GPT. The message names the setting that
+    Raises UserError if a model of this type would not compute the same as the GPT. The message names the setting that
     differs.
     """
     config = model.config
@@ -257,7 +257,7 @@ def _their_config(config: GPTConfig, kind: str) -> dict:
 
     # Training may use shorter sequences than the imported model supports.
     exported["max_position_embeddings"] = config.longest_input
-    # In the config of this model type, null does not mean the default size.
+    # In the configs of the other model types, null does not mean the default size.
     exported["num_key_value_heads"] = config.n_kv_heads or config.n_heads
     exported["intermediate_size"] = config.d_ff or 4 * config.d_model
     exported["attention_dropout"] = config.dropout

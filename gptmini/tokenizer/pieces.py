@@ -40,7 +40,7 @@ _IS_SPACE[[ord(character) for character in SPACES]] = True
 def insert_marks(text: str) -> str:
     """Insert MARK before the last character of each run of white space, if other text follows the run.
 
-    SEPARATOR and the end of the text are not other text. Raises UnicodeEncodeError for a lone surrogate.
+    SEPARATOR and the end of the text do not count as other text. Raises UnicodeEncodeError for a lone surrogate.
     """
     # NumPy takes a quarter of the time if each character is one byte.
     encoding, dtype = ("ascii", "u1") if text.isascii() else ("utf-32-le", "<u4")
