@@ -281,8 +281,8 @@ OF_RUN = [
     (f"{TUNE} model.dropout=2", "model.dropout 1 2"),
     (f"{TUNE} tokenizer=bpe", "tokenizer=of_model tokenizer.path=runs/smoke/"),
     (f"{TUNE} freeze=[embeding]", "embeding embedding"),
-    ("train -m init_from=runs/latest seed=1,2", "init_from=runs/latest newest"),
-    ("train -m init_from=runs/smoke seed=1,2", "init_from=runs/smoke newest"),
+    ("train -m init_from=runs/latest seed=1,2", "init_from=runs/latest latest"),
+    ("train -m init_from=runs/smoke seed=1,2", "init_from=runs/smoke latest"),
     (
         "train resume=runs/latest init_from=runs/latest",
         "init_from=runs/latest init_from=runs/smoke/",

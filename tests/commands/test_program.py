@@ -143,8 +143,7 @@ def test_evaluate_repeats_the_loss_that_training_saw_from_any_folder(
     monkeypatch.chdir(tmp_path)
     assert script("prepare", *prepared, "tokenizer=char").code == 0
     (other,) = tmp_path.glob("data/text-char*")
-    said = "got those of another"
-    script("evaluate", "runs/latest", "--data", str(other)).assert_refused(said)
+    script("evaluate", "runs/latest", "--data", str(other)).assert_refused(str(other), "--text")
 
 
 def test_the_name_of_runs_means_the_newest_one_and_says_so(program, trained):
