@@ -1,5 +1,6 @@
 """Key/value cache: decoding computes the keys and values of each position only once."""
 
+import copy
 from collections.abc import Sequence
 
 import torch
@@ -132,12 +133,26 @@ class KVCache:
         self.buffer = torch.zeros(
             shape, device=slots.device, dtype=dtype
         )  # (N, B, 2 G, capacity, D)
+        self.layers = self._layers_in(self.buffer, slots)
 
-        self.layers = []
-        for layer in self.buffer.transpose(2, 3):  # (B, capacity, 2 G, D)
+    @staticmethod
+    def _layers_in(room: Tensor, slots: Slots) -> list[LayerCache]:
+        """Return the cache of each layer as views of room (N, B, 2 G, capacity, D)."""
+        n_kv_heads = room.size(2) // 2
+        layers = []
+        for layer in room.transpose(2, 3):  # (B, capacity, 2 G, D)
             keys = layer[:, :, :n_kv_heads]  # (B, capacity, G, D)
             values = layer[:, :, n_kv_heads:]  # (B, capacity, G, D)
-            self.layers.append(LayerCache(keys, values, slots))
+            layers.append(LayerCache(keys, values, slots))
+        return layers
+
+    def rows(self, rows: slice, slots: Slots) -> "KVCache":
+        """Return a cache of some rows that shares the memory of this one; slots are those of the rows."""
+        part = copy.copy(self)
+        part.slots = slots
+        part.buffer = self.buffer[:, rows]  # (N, n, 2 G, capacity, D)
+        part.layers = self._layers_in(part.buffer, slots)
+        return part
 
     @property
     def tensors(self) -> list[Tensor]:

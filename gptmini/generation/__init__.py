@@ -1,6 +1,6 @@
 """Sampling: rules as pure functions of logits, decoding with the key/value cache, and streamed text."""
 
-from gptmini.generation.decoding import Decoder, uniforms
+from gptmini.generation.decoding import Decoder, Drawn, uniforms
 from gptmini.generation.rules import Rules, choose
 from gptmini.generation.text import (
     TextPiece,
@@ -14,6 +14,7 @@ from gptmini.model.packed import pack
 
 __all__ = [
     "Decoder",
+    "Drawn",
     "Rules",
     "TextPiece",
     "TextStream",

@@ -2,8 +2,10 @@
 
 import hashlib
 import math
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -32,59 +34,73 @@ def uniforms(seed: int, stream: int) -> Iterator[float]:
         yield from numbers.tolist()
 
 
-@dataclass
+@dataclass(eq=False, kw_only=True)
 class Sample:
-    """A sample that occupies a row of the batch."""
+    """A sample that waits for a row of the batch or occupies one."""
 
     number: int
     ids: list[int]  # prompt and drawn tokens
+    rules: Rules
     draws: Iterator[float]  # random numbers of this sample
+    log_probabilities: bool
+    n_likeliest: int
+
+
+class Drawn(NamedTuple):
+    """A token that was drawn for a sample. Log-probabilities are in nats, under the model before any rule."""
+
+    sample: int  # number of the sample
+    token: int
+    log_probability: float | None  # None if the sample did not ask for it
+    # The most probable tokens and their log-probabilities, as many as the sample asked for.
+    likeliest: list[tuple[int, float]]
 
 
 class Decoder:
     """Generates many samples, batch_size samples at a time. When a sample ends, the next sample takes its row.
 
-    A sample may exceed the context. When its row is full, the newest half of its tokens is encoded again in one pass. A
-    sample depends on its prompt, the rules, the seed and its stream, but not on other samples.
+    Samples may be added at any time. A sample may exceed the context: when its row of the cache is full, the newest
+    half of its tokens is encoded again in one pass. A sample depends on its prompt, its rules, its seed and its stream,
+    but not on other samples.
     """
 
     def __init__(
         self,
         model: GPT,
-        prompts: Sequence[Sequence[int]],
-        rules: Rules,
         *,
-        streams: Sequence[int],
-        seed: int = 0,
         batch_size: int = 1,
-        log_probabilities: bool = False,
+        capacity: int | None = None,
+        reuse: bool = False,
         compile: bool = False,
     ) -> None:
-        """Allocate the cache. draw() generates the first token.
+        """Allocate the cache.
 
         Args:
             model: a GPT in eval mode.
-            prompts: ids to continue. Each prompt has at least one id, and all ids are in the model's vocabulary. If a
-                prompt is too long, the model sees only its newest longest_input ids.
-            rules: the sampling rules. The caller must end a sample after max_new_tokens tokens, because this number
-                determines the cache size.
-            streams: number of the random stream of each prompt.
-            seed: seed of all streams.
             batch_size: maximum number of samples at a time, at least 1.
-            log_probabilities, compile: see generate_stream.
+            capacity: tokens per row of the cache, at most the context; None for the context. A sample whose prompt and
+                drawn tokens need more must not be added unless this is the context.
+            reuse: whether a row keeps the keys and values of a sample that ended. A later sample that starts with the
+                same ids, such as the next turn of a chat, then encodes only the rest of its prompt.
+            compile: see generate_stream. All samples must then have the same rules.
         """
         self.model = model
-        self.prompts = prompts
-        self.rules = rules
-        self.seed = seed
-        self.streams = streams
-        self.log_probabilities = log_probabilities
+        self.reuse = reuse
+        self.is_compiled = compile
 
-        # The numbers of the waiting samples, and the sample in each row of the batch (None: the row is free).
-        self.waiting = iter(range(len(prompts)))
-        n_rows = min(batch_size, len(prompts))
-        self.rows: list[Sample | None] = [None] * n_rows
-        self.lengths = [0] * n_rows  # number of positions in the cache, for each row
+        self.waiting: deque[Sample] = deque()
+        self.rows: list[Sample | None] = [
+            None
+        ] * batch_size  # the sample in each row; None: the row is free
+        self.encoded: list[list[int]] = [
+            [] for _ in self.rows
+        ]  # ids whose keys and values each row holds
+        self.lengths = (
+            [0] * batch_size
+        )  # positions of each row in the cache; a free row may count some that are void
+        self._n_added = 0
+        self._released = [0] * batch_size  # when each row became free, as a count of endings
+        self._n_ended = 0
 
         # Rules compute in float64. Apple's GPUs do not support float64.
         self.device = model.embedding.weight.device
@@ -94,127 +110,241 @@ class Decoder:
 
         # Ids that occur in the prompt or the sample, bool (B, V); only the repetition penalty needs them.
         self.seen: Tensor | None = None
-        if rules.repetition_penalty != 1:
-            shape = (n_rows, model.config.vocab_size)
+
+        longest = model.config.longest_input
+        capacity = longest if capacity is None else min(capacity, longest)
+        new_cache = fixed_cache if compile else GPT.new_cache
+        self.cache: GPTCache = new_cache(model, batch_size, capacity)
+
+        # The rows from the first to the last active one, and the functions that advance them.
+        self._span = slice(0, 0)
+        self._slots = self.cache.slots
+        self._score: Callable[[Tensor], Tensor] = self._score_by_forward
+        self._draw: Callable[..., Tensor] | None = None if compile else _draw
+
+    def add(
+        self,
+        prompt: Sequence[int],
+        rules: Rules,
+        *,
+        seed: int = 0,
+        stream: int = 0,
+        log_probabilities: bool = False,
+        n_likeliest: int = 0,
+    ) -> int:
+        """Add a sample, which starts as soon as a row is free; return its number, counted from 0.
+
+        Args:
+            prompt: ids to continue, at least one, all in the model's vocabulary. If the prompt is too long, the model
+                sees only its newest longest_input ids.
+            rules: how to draw tokens. The caller must end the sample after max_new_tokens.
+            seed, stream: which random numbers to use; see uniforms.
+            log_probabilities: whether to return the log-probability of each drawn token.
+            n_likeliest: how many of the most probable tokens to return with each drawn token.
+        """
+        if rules.repetition_penalty != 1 and self.seen is None:
+            shape = (len(self.rows), self.model.config.vocab_size)
             self.seen = torch.zeros(shape, dtype=torch.bool, device=self.rules_device)
 
-        # Each row can hold the longest prompt and its sample, but not more than the context.
-        capacity = model.config.longest_input
-        longest = max((len(prompt) for prompt in prompts), default=0)
-        if rules.max_new_tokens is not None:
-            capacity = min(capacity, longest + rules.max_new_tokens)
-
-        self._score: Callable[[Tensor], Tensor]
-        self._draw: Callable[..., Tensor] = _draw
-        if compile:
-            self.cache = fixed_cache(model, n_rows, capacity)
-            self._score = self._score_by_forward
-            self._draw = compiled(_draw, self.seen)
-        else:
-            self.cache = model.new_cache(n_rows, capacity)
-            self._score = DecodingStep(model, self.cache)
+        number = self._n_added
+        self._n_added += 1
+        self.waiting.append(
+            Sample(
+                number=number,
+                ids=list(prompt),
+                rules=rules,
+                draws=uniforms(seed, stream),
+                log_probabilities=log_probabilities,
+                n_likeliest=min(n_likeliest, self.model.config.vocab_size),
+            )
+        )
+        return number
 
     @torch.inference_mode()
-    def draw(self) -> list[tuple[int, int, float | None]]:
-        """Draw the next token of every sample in the batch.
+    def draw(self) -> list[Drawn]:
+        """Draw the next token of every sample in the batch; an empty list if all samples have ended.
 
-        Returns triples (number of the sample, id, log-probability under the model before any rule), or an empty list
-        when all samples have ended. Raises UserError if the logits of the model are not finite.
+        Raises UserError if the logits of the model are not finite.
         """
-        if not self._refill():
+        active = self._refill()
+        if not active:
             return []
 
-        active = [(row, sample) for row, sample in enumerate(self.rows) if sample is not None]
-        newest = [0] * len(self.rows)
-        uniform = [0.0] * len(self.rows)
+        first = self._span.start
+        n_rows = self._span.stop - first
+        newest = [0] * n_rows
+        uniform = [0.0] * n_rows
         for row, sample in active:
-            newest[row] = sample.ids[-1]
-            uniform[row] = next(sample.draws)
+            newest[row - first] = sample.ids[-1]
+            uniform[row - first] = next(sample.draws)
 
         # Each step needs a copy to the GPU and a copy back. The first copy uses pinned memory, so it does not wait.
         inputs = torch.tensor(
             [newest, uniform],
             dtype=torch.float64,
             pin_memory=self.rules_device.type == "cuda",
-        )  # (2, B)
+        )  # (2, n)
+        if self._draw is None:
+            self._draw = compiled(_draw, self.seen)
         drawn = self._draw(
             self._score,
-            self.rules,
-            self.log_probabilities,
+            self._rules_of(active),
+            any(sample.log_probabilities for _, sample in active),
+            max(sample.n_likeliest for _, sample in active),
             inputs.to(self.rules_device, non_blocking=True),
             self.device,
-            self.seen,
+            None if self.seen is None else self.seen[self._span],
         )
-        tokens, highest, *of_tokens = drawn.tolist()
-        log_probabilities = of_tokens[0] if of_tokens else [None] * len(tokens)
-        self.lengths = [length + 1 for length in self.lengths]
+        columns = drawn.t().tolist()  # (n, 2 or more)
+        for row in range(self._span.start, self._span.stop):
+            self.lengths[row] += 1
 
-        if not all(math.isfinite(highest[row]) for row, _ in active):
+        if not all(math.isfinite(columns[row - first][1]) for row, _ in active):
             raise UserError(
                 "logits must be finite, got NaN or infinity; "
                 "the model has diverged or its checkpoint is damaged"
             )
-
-        chosen = []
-        for row, sample in active:
-            token = int(tokens[row])
-            sample.ids.append(token)
-            chosen.append((sample.number, token, log_probabilities[row]))
-        return chosen
+        return [self._take(row, sample, columns[row - first]) for row, sample in active]
 
     def end(self, number: int) -> None:
-        """End a sample of the batch: free its row."""
+        """End a sample: free its row, or remove it from the queue."""
         for row, sample in enumerate(self.rows):
             if sample is not None and sample.number == number:
                 self.rows[row] = None
+                self._n_ended += 1
+                self._released[row] = self._n_ended
+                return
+        self.waiting = deque(sample for sample in self.waiting if sample.number != number)
 
-    def _refill(self) -> bool:
-        """Give free rows to waiting samples. For full rows, encode the newest half of the tokens again.
+    def _take(self, row: int, sample: Sample, column: list[float]) -> Drawn:
+        """Add a drawn token to its sample; column is that of _draw."""
+        self.encoded[row].append(sample.ids[-1])
+        token = int(column[0])
+        sample.ids.append(token)
 
-        Returns False if all samples have ended.
+        log_probability = None
+        rest = column[2:]
+        if sample.log_probabilities:
+            log_probability = rest[0]
+        n_pairs = sample.n_likeliest
+        likeliest = []
+        if n_pairs:
+            n_all = (
+                len(rest) // 2
+            )  # pairs of all samples; before them, there may be a log-probability
+            ids = rest[-2 * n_all : len(rest) - n_all][:n_pairs]
+            values = rest[len(rest) - n_all :][:n_pairs]
+            likeliest = [(int(i), value) for i, value in zip(ids, values, strict=True)]
+        return Drawn(sample.number, token, log_probability, likeliest)
+
+    def _rules_of(
+        self, active: list[tuple[int, Sample]]
+    ) -> tuple[tuple[Rules, Tensor | None], ...]:
+        """Return each of the different rules with the rows of the span that they are for; None for all rows."""
+        rows: dict[Rules, list[int]] = {}
+        for row, sample in active:
+            rows.setdefault(sample.rules, []).append(row - self._span.start)
+        if len(rows) == 1:
+            return ((next(iter(rows)), None),)
+        return tuple(
+            (rules, torch.tensor(some, device=self.rules_device)) for rules, some in rows.items()
+        )
+
+    def _refill(self) -> list[tuple[int, Sample]]:
+        """Give free rows to waiting samples, and encode the newest half of full rows again.
+
+        Returns the active rows with their samples.
         """
         longest_input = self.model.config.longest_input
         windows = {}  # ids to encode, by row
         for row, sample in enumerate(self.rows):
-            if sample is None:
-                sample = self.rows[row] = self._start_next(row)
-                if sample is not None:
-                    windows[row] = sample.ids[-longest_input:]
-            elif self.lengths[row] == longest_input:
+            if sample is not None and self.lengths[row] == longest_input:
                 n_kept = max(1, longest_input // 2)
                 windows[row] = sample.ids[-n_kept:]
-        if windows:
-            _encode(self.model, self.cache, windows)
+                self.encoded[row] = []
 
-        # A free row is decoded with the other rows, so it can reach the end of the cache, too.
-        if windows or self.cache.slots.capacity in self.lengths:
-            self._set_lengths(windows)
-        return any(sample is not None for sample in self.rows)
+        free = [row for row, sample in enumerate(self.rows) if sample is None]
+        while free and self.waiting:
+            sample = self.waiting.popleft()
+            window = sample.ids[-longest_input:]
+            row = self._choose_row(free, window)
+            free.remove(row)
+            self.rows[row] = sample
+            windows[row] = window
+            if sample.rules.repetition_penalty != 1:
+                assert self.seen is not None
+                self.seen[row] = False
+                self.seen[row, sample.ids] = True
 
-    def _start_next(self, row: int) -> Sample | None:
-        """Return the next waiting sample, prepared for this row; None if all samples have started."""
-        number = next(self.waiting, None)
-        if number is None:
-            return None
+        self._encode(windows)
+        active = [(row, sample) for row, sample in enumerate(self.rows) if sample is not None]
+        if active:
+            self._set_span(active[0][0], active[-1][0] + 1, is_changed=bool(windows))
+        return active
 
-        ids = list(self.prompts[number])
-        if self.seen is not None:
-            self.seen[row] = False
-            self.seen[row, ids] = True
-        return Sample(number, ids, uniforms(self.seed, self.streams[number]))
+    def _choose_row(self, free: list[int], window: list[int]) -> int:
+        """Return the free row whose cache starts like the window for the most ids; if none does, the one free longest.
 
-    def _set_lengths(self, windows: dict[int, list[int]]) -> None:
-        """Continue each encoded row after its window, and restart each free row at 0."""
-        for row, sample in enumerate(self.rows):
-            if row in windows:
-                self.lengths[row] = len(windows[row]) - 1  # the next step takes the newest token
-            elif sample is None:
-                self.lengths[row] = 0
-        self.cache.slots.set_lengths(self.lengths)
+        Without reuse, return the first free row, and forget what it holds.
+        """
+        if not self.reuse:
+            self.encoded[free[0]] = []
+            return free[0]
+
+        n_same = {row: _n_common(self.encoded[row], window[:-1]) for row in free}
+        row = max(free, key=lambda row: (n_same[row], -self._released[row]))
+        del self.encoded[row][n_same[row] :]
+        return row
+
+    def _encode(self, windows: dict[int, list[int]]) -> None:
+        """Encode windows into their rows of the cache, each without its newest token and without what is there."""
+        new = {row: window for row, window in windows.items() if not self.encoded[row]}
+        if new:
+            _encode(self.model, self.cache, new)
+        for row, window in windows.items():
+            known = window[:-1]
+            n_kept = len(self.encoded[row])
+            if 0 < n_kept < len(known):
+                part = self.cache.rows(slice(row, row + 1))
+                part.slots.set_lengths([n_kept])
+                rest = torch.tensor([known[n_kept:]], device=self.device)  # (1, T)
+                self.model.hidden(rest, part)
+            self.encoded[row] = known
+            self.lengths[row] = len(known)
+
+    def _set_span(self, start: int, stop: int, *, is_changed: bool) -> None:
+        """Advance the rows from start to stop from now on; is_changed tells whether any of their lengths changed."""
+        if self.is_compiled:
+            start, stop = 0, len(self.rows)
+
+        # A free row between active ones is decoded with them, so it can reach the end of the cache, too.
+        for row in range(start, stop):
+            if self.rows[row] is None and self.lengths[row] == self.cache.slots.capacity:
+                if len(self.encoded[row]) == self.lengths[row]:
+                    self.encoded[row] = []
+                self.lengths[row] = len(self.encoded[row])
+                is_changed = True
+
+        span = slice(start, stop)
+        if span != self._span:
+            self._span = span
+            is_changed = True
+            if not self.is_compiled:
+                part = self.cache.rows(span)
+                self._slots = part.slots
+                self._score = DecodingStep(self.model, part)
+        if is_changed:
+            self._slots.set_lengths(self.lengths[span])
 
     def _score_by_forward(self, tokens: Tensor) -> Tensor:
         """Return the logits (B, V) after tokens int64 (B,), computed by the model's forward."""
         return self.model(tokens.unsqueeze(1), self.cache)[:, -1]
+
+
+def _n_common(first: Sequence[int], second: Sequence[int]) -> int:
+    """Return the number of ids with which both start."""
+    pairs = zip(first, second, strict=False)
+    return next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(first), len(second)))
 
 
 def _encode(model: GPT, cache: GPTCache, windows: dict[int, list[int]]) -> None:
@@ -232,8 +362,9 @@ def _encode(model: GPT, cache: GPTCache, windows: dict[int, list[int]]) -> None:
 
 def _draw(
     score: Callable[[Tensor], Tensor],
-    rules: Rules,
+    groups: Sequence[tuple[Rules, Tensor | None]],
     log_probabilities: bool,
+    n_likeliest: int,
     inputs: Tensor,
     device: torch.device,
     seen: Tensor | None,
@@ -242,27 +373,41 @@ def _draw(
 
     Args:
         score: function that returns the logits (B, V) after tokens, int64 (B,), on the device.
-        rules, log_probabilities, seen: see Decoder and choose.
+        groups: the different rules, each with its rows, int64 (n,); None for all rows.
+        log_probabilities, n_likeliest, seen: see Decoder.add and choose.
         inputs: newest token and random number of each row, float64 (2, B), on the device of the rules.
         device: device of the model.
 
-    Returns float64 (2, B) or (3, B). A single tensor needs only a single copy. float64 represents every id exactly. The
-    rows are:
+    Returns float64 (2 or more, B), a single tensor so that a single copy reads it; float64 represents every id exactly.
+    The rows are:
 
     - the drawn tokens
     - the highest logits, which show whether the logits are finite
     - if log_probabilities: the log-probabilities of the tokens under the model before any rule
+    - n_likeliest rows: the most probable tokens, the most probable one first
+    - n_likeliest rows: the log-probabilities of these
     """
     tokens = inputs[0].long().to(device)  # (B,)
     uniform = inputs[1]  # (B,)
     logits = score(tokens).to(inputs.device)  # (B, V)
-    chosen = choose(logits, uniform, rules, seen)  # (B,); V for a row of NaN
+    chosen = torch.zeros_like(tokens, device=inputs.device)  # (B,)
+    for rules, rows in groups:
+        penalised = seen if rules.repetition_penalty != 1 else None
+        if rows is None:
+            chosen = choose(logits, uniform, rules, penalised)  # (B,); V for a row of NaN
+        else:
+            of_rows = None if penalised is None else penalised[rows]  # (n, V)
+            chosen[rows] = choose(logits[rows], uniform[rows], rules, of_rows)  # (n,)
     chosen = chosen.clamp(max=logits.size(-1) - 1)
     if seen is not None:
         seen.scatter_(1, chosen.unsqueeze(1), True)
 
-    drawn = [chosen.double(), logits.amax(dim=-1).double()]  # (B,) each
-    if log_probabilities:
+    drawn = [chosen.double().unsqueeze(0), logits.amax(dim=-1).double().unsqueeze(0)]  # (1, B) each
+    if log_probabilities or n_likeliest:
         all_tokens = logits.double().log_softmax(dim=-1)  # (B, V)
-        drawn.append(all_tokens.gather(-1, chosen.unsqueeze(1)).squeeze(1))  # (B,)
-    return torch.stack(drawn)
+        if log_probabilities:
+            drawn.append(all_tokens.gather(-1, chosen.unsqueeze(1)).t())  # (1, B)
+        if n_likeliest:
+            values, ids = all_tokens.topk(n_likeliest, dim=-1)  # (B, n_likeliest) each
+            drawn += [ids.double().t(), values.t()]  # (n_likeliest, B) each
+    return torch.cat(drawn)

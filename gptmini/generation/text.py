@@ -88,41 +88,42 @@ def generate_stream(
         )
     stops = [stop] if isinstance(stop, str) else list(stop or ())
 
-    # One entry per sample: the ids of its prompt, and the number of its random stream. Each prompt has MOST_SAMPLES
-    # stream numbers, so the stream of a sample does not depend on num_samples.
-    ids = []
-    random_streams = []
-    for i, prompt in enumerate(_encode_prompts(tokenizer, texts)):
-        for number in range(num_samples):
-            ids.append(prompt)
-            random_streams.append(i * MOST_SAMPLES + number)
-
-    decoder = Decoder(
-        model,
-        ids,
-        all_rules,
-        streams=random_streams,
-        seed=seed,
-        batch_size=batch_size,
-        log_probabilities=log_probabilities,
-        compile=compile,
-    )
-    streams = {sample: TextStream(tokenizer, stops) for sample in range(len(ids))}
-    n_drawn = [0] * len(ids)
-    ends = set() if ignore_end_of_text else {tokenizer.end_of_text, *tokenizer.more_ends}
+    ids = _encode_prompts(tokenizer, texts)
+    n_samples = len(ids) * num_samples
+    capacity = None  # the context; less if no sample can become that long
+    if all_rules.max_new_tokens is not None:
+        capacity = max(map(len, ids), default=0) + all_rules.max_new_tokens
 
     was_training = model.training
     model.eval()
     try:
-        while drawn := decoder.draw():
-            for sample, token, log_probability in drawn:
-                n_drawn[sample] += 1
-                text, finish = _next_text(
-                    streams[sample],
-                    token,
-                    ends_document=token in ends,
-                    is_last=n_drawn[sample] == all_rules.max_new_tokens,
+        decoder = Decoder(
+            model,
+            batch_size=min(batch_size, n_samples),
+            capacity=capacity,
+            compile=compile,
+        )
+        streams = {}
+        for i, prompt in enumerate(ids):
+            for number in range(num_samples):
+                # Each prompt has MOST_SAMPLES random streams, so that of a sample does not depend on num_samples.
+                sample = decoder.add(
+                    prompt,
+                    all_rules,
+                    seed=seed,
+                    stream=i * MOST_SAMPLES + number,
+                    log_probabilities=log_probabilities,
                 )
+                streams[sample] = TextStream(
+                    tokenizer,
+                    stops,
+                    max_tokens=all_rules.max_new_tokens,
+                    ignore_end_of_text=ignore_end_of_text,
+                )
+
+        while drawn := decoder.draw():
+            for sample, token, log_probability, _ in drawn:
+                text, finish = streams[sample].add(token)
                 if finish is not None:
                     decoder.end(sample)
                     del streams[sample]
@@ -199,19 +200,57 @@ def prompt_ids(tokenizer: Tokenizer, prompt: str) -> list[int]:
 class TextStream:
     """Decodes ids one at a time into text that never ends within a character or a stop string."""
 
-    def __init__(self, tokenizer: Tokenizer, stop: Sequence[str] = ()) -> None:
-        """Start an empty text; raise UserError if a stop string is empty."""
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        stop: Sequence[str] = (),
+        *,
+        max_tokens: int | None = None,
+        ignore_end_of_text: bool = False,
+        leading: str = "",
+    ) -> None:
+        """Start an empty text; raise UserError if a stop string is empty.
+
+        max_tokens, stop and ignore_end_of_text tell add when the text ends; see generate_stream. leading, such as the
+        space before an answer, is removed from the start of the text.
+        """
         if not all(stop):
             raise UserError("a stop string must not be empty")
         self.tokenizer = tokenizer
         self.stop = stop
-        self.stopped = False  # whether a stop string has occurred; do not call push afterwards
+        self.max_tokens = max_tokens
+        self.ends = set() if ignore_end_of_text else {tokenizer.end_of_text, *tokenizer.more_ends}
+        self.n_tokens = 0  # tokens that add was called with
+        self._leading = leading
+        self.stopped = False  # whether a stop string has occurred; afterwards, do not call push
         self._pending: list[int] = []  # newest ids; the last one may end within a character
         self._n_certain = 0  # number of certain characters in the text of the pending ids
         self._held = ""  # certain characters that may be the start of a stop string
 
+    def add(self, token: int) -> tuple[str, str | None]:
+        """Add a token; return the text that is certain now, and the reason if the text ends here, otherwise None.
+
+        The reasons are end_of_text, stop and length.
+        """
+        self.n_tokens += 1
+        if token in self.ends:
+            text = self.finish()
+            reason = "end_of_text"
+        else:
+            text = self.push(token)
+            reason = None
+            if self.n_tokens == self.max_tokens and not self.stopped:
+                text += self.finish()
+                reason = "length"
+
+        if text and self._leading:
+            text = text.removeprefix(self._leading)
+            self._leading = ""
+        # The text from finish may complete a stop string.
+        return text, "stop" if self.stopped else reason
+
     def push(self, token: int) -> str:
-        """Add a token; return the text that is certain now."""
+        """Add a token that does not end the text; return the text that is certain now."""
         self._pending.append(token)
         text = self.tokenizer.decode(self._pending)
 
@@ -304,26 +343,3 @@ def _encode_prompts(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int
                 raise
             raise UserError(f"prompt {number}: {error}") from None
     return encoded
-
-
-def _next_text(
-    stream: TextStream, token: int, *, ends_document: bool, is_last: bool
-) -> tuple[str, str | None]:
-    """Return the text that is certain after this token, and why the sample ends; None if it continues.
-
-    The reasons are end_of_text, stop and length.
-    """
-    if ends_document:
-        text = stream.finish()
-        finish = "end_of_text"
-    else:
-        text = stream.push(token)
-        finish = None
-        if is_last and not stream.stopped:
-            text += stream.finish()
-            finish = "length"
-
-    # The text from finish may complete a stop string.
-    if stream.stopped:
-        finish = "stop"
-    return text, finish

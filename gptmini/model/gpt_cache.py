@@ -1,5 +1,6 @@
 """The decoding cache of a GPT: the values of earlier positions that later positions need."""
 
+import copy
 from collections.abc import Sequence
 
 import torch
@@ -47,6 +48,18 @@ class GPTCache:
     def tensors(self) -> list[Tensor]:
         """All buffers of the cache, (B, capacity or K + capacity, ...) each."""
         return self.attention.tensors + [history.buffer for history in self.histories]
+
+    def rows(self, rows: slice) -> "GPTCache":
+        """Return a cache of some rows, with slots of its own, that shares the memory of this one."""
+        n_rows = len(range(*rows.indices(self.slots.batch_size)))
+        slots = Slots(n_rows, self.slots.capacity, device=self.slots.device)
+
+        part = copy.copy(self)
+        part.slots = slots
+        part.attention = self.attention.rows(rows, slots)
+        part.smear = self.smear and self.smear.rows(rows, slots)
+        part.mlp_smears = [history and history.rows(rows, slots) for history in self.mlp_smears]
+        return part
 
     def fill(self, rows: Sequence[int], other: "GPTCache", n_tokens: int) -> None:
         """Copy the first n_tokens positions of each row of other into these rows. The caller sets the lengths."""

@@ -1,5 +1,7 @@
 """A smear adds the positions before each position, with a gain per channel. It is cheaper to learn than attention."""
 
+import copy
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -35,6 +37,13 @@ class SmearHistory:
         rows = self.slots.index[0]  # (B, 1)
         ahead = torch.arange(self.n_previous + x.size(1), device=x.device)  # (K + T,)
         return self.buffer[rows, positions[:, :1] + ahead]  # (B, K + T, C)
+
+    def rows(self, rows: slice, slots: Slots) -> "SmearHistory":
+        """Return the history of some rows, in the same memory; slots are those of the rows."""
+        part = copy.copy(self)
+        part.slots = slots
+        part.buffer = self.buffer[rows]  # (n, K + capacity, C)
+        return part
 
     def fill(self, rows: Tensor, other: "SmearHistory", n_tokens: int) -> None:
         """Copy the first n_tokens positions of other into these rows, int64 (n,)."""

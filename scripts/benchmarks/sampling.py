@@ -177,14 +177,10 @@ def ours(model: GPT, prompt: Tensor, n_tokens: int, *, compile: bool) -> Callabl
         model = pack(copy.deepcopy(model))  # gptmini sample packs, too
 
     def run() -> None:
-        decoder = Decoder(
-            model,
-            prompt.tolist(),
-            rules,
-            streams=range(len(prompt)),
-            batch_size=len(prompt),
-            compile=compile,
-        )
+        capacity = prompt.size(1) + n_tokens
+        decoder = Decoder(model, batch_size=len(prompt), capacity=capacity, compile=compile)
+        for stream, ids in enumerate(prompt.tolist()):
+            decoder.add(ids, rules, stream=stream)
         for _ in range(n_tokens):
             decoder.draw()
 

@@ -48,19 +48,19 @@ def generate(
     """Return the ids drawn for each prompt; ends has pairs (sample, number of tokens after which it ends)."""
     decoder = Decoder(
         model,
-        prompts,
-        Rules(max_new_tokens=n_tokens, **rules),
-        streams=range(len(prompts)) if streams is None else streams,
-        seed=seed,
-        batch_size=batch_size,
+        batch_size=min(batch_size, len(prompts)),
+        capacity=max(map(len, prompts)) + n_tokens,
         compile=compile,
     )
+    streams = range(len(prompts)) if streams is None else streams
+    for prompt, stream in zip(prompts, streams, strict=True):
+        decoder.add(prompt, Rules(**rules), seed=seed, stream=stream)
     drawn = [[] for _ in prompts]
     lasts = dict.fromkeys(range(len(prompts)), n_tokens) | dict(ends)
 
     while new := decoder.draw():
         assert len(new) <= batch_size
-        for sample, token, _ in new:
+        for sample, token, _, _ in new:
             drawn[sample].append(token)
             if len(drawn[sample]) == lasts[sample]:
                 decoder.end(sample)

@@ -10,7 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from generation.decoders import GROUPED, PRESETS, PROMPTS, SETTINGS, generate, make
 from gptmini.generation import Decoder, Rules, choose, uniforms
-from sizes import CONTEXT as T
+from gptmini.model import GPT
 from sizes import GPT2, LLAMA, SMEARED, V
 
 
@@ -113,15 +113,18 @@ def test_no_two_pairs_of_seed_and_stream_share_their_numbers():
 def test_log_probabilities_are_those_of_the_model_before_any_rule(preset):
     model = make(preset)
     prompt = PROMPTS[0]
-    rules = Rules(max_new_tokens=6, **SETTINGS)
-    decoder = Decoder(model, [prompt], rules, streams=[0], log_probabilities=True)
+    decoder = Decoder(model)
+    decoder.add(prompt, Rules(**SETTINGS), log_probabilities=True, n_likeliest=3)
     drawn = [decoder.draw()[0] for _ in range(6)]
 
-    ids = prompt + [token for _, token, _ in drawn]
+    ids = prompt + [token for _, token, _, _ in drawn]
     with torch.no_grad():
         expected = model(torch.tensor([ids]))[0, len(prompt) - 1 : -1].log_softmax(-1)  # (6, V)
-    for i, (_, token, log_probability) in enumerate(drawn):
+    values, likeliest = expected.topk(3)
+    for i, (_, token, log_probability, pairs) in enumerate(drawn):
         assert log_probability == pytest.approx(expected[i, token].item(), abs=1e-9)
+        assert [found for found, _ in pairs] == likeliest[i].tolist()
+        assert [found for _, found in pairs] == pytest.approx(values[i].tolist(), abs=1e-9)
 
 
 @pytest.mark.parametrize(
@@ -176,9 +179,11 @@ class ScalarReads(TorchDispatchMode):
 
 def test_rows_of_different_lengths_are_decoded_without_reading_a_number_off_the_device():
     model = make(LLAMA)
-    decoder = Decoder(model, PROMPTS, Rules(temperature=0), streams=range(5), batch_size=5)
+    decoder = Decoder(model, batch_size=5)
+    for prompt in PROMPTS:
+        decoder.add(prompt, Rules(temperature=0))
     decoder.draw()  # encodes the prompts
-    assert isinstance(decoder.cache.slots.lengths, torch.Tensor)
+    assert isinstance(decoder._slots.lengths, torch.Tensor)
 
     with ScalarReads() as reads:
         for _ in range(3):
@@ -187,18 +192,92 @@ def test_rows_of_different_lengths_are_decoded_without_reading_a_number_off_the_
 
 
 def test_no_prompt_gives_no_token():
-    assert Decoder(make(), [], Rules(), streams=[]).draw() == []
+    assert Decoder(make()).draw() == []
 
 
 def test_a_model_that_has_diverged_is_said():
     model = make()
     model.norm.bias.data.fill_(torch.nan)
     with pytest.raises(ValueError, match="logits must be finite"):
-        Decoder(model, PROMPTS, Rules(), streams=range(5), batch_size=2).draw()
+        generate(model)
 
 
-def test_the_cache_is_no_larger_than_the_text_needs():
-    rules = Rules(max_new_tokens=4)
-    assert Decoder(make(), [[1, 2], [3, 4, 5]], rules, streams=[0, 1]).cache.slots.capacity == 7
-    assert Decoder(make(), [[1] * 30], rules, streams=[0]).cache.slots.capacity == T
-    assert Decoder(make(), [[1]], Rules(), streams=[0]).cache.slots.capacity == T
+OWN_RULES = [
+    Rules(temperature=0),
+    Rules(temperature=1.5, top_k=4),
+    Rules(temperature=0.7, repetition_penalty=1.4),
+    Rules(temperature=1.1, top_p=0.9),
+    Rules(temperature=0),
+]
+
+
+def drawn_alone(model, prompt, rules, *, seed, n_tokens):
+    """The ids of a sample that has a decoder of its own."""
+    decoder = Decoder(model)
+    decoder.add(prompt, rules, seed=seed)
+    return [decoder.draw()[0].token for _ in range(n_tokens)]
+
+
+@PRESETS
+def test_samples_that_come_and_go_with_rules_and_seeds_of_their_own_are_those_drawn_alone(preset):
+    model = make(preset)
+    decoder = Decoder(model, batch_size=3, reuse=True)
+    arrivals = {0: [0, 1], 4: [2, 3], 11: [4]}  # samples to add before a step
+    lengths = [9, 30, 5, 12, 25]  # some exceed the context
+    found = [[] for _ in PROMPTS]
+    order = []
+
+    for step in range(200):
+        for i in arrivals.get(step, []):
+            order.append(i)
+            assert decoder.add(PROMPTS[i], OWN_RULES[i], seed=i) == len(order) - 1
+        drawn = decoder.draw()
+        if not drawn:
+            break
+        for number, token, _, _ in drawn:
+            ids = found[order[number]]
+            ids.append(token)
+            if len(ids) == lengths[order[number]]:
+                decoder.end(number)
+
+    for i, prompt in enumerate(PROMPTS):
+        assert found[i] == drawn_alone(model, prompt, OWN_RULES[i], seed=i, n_tokens=lengths[i])
+
+
+@PRESETS
+def test_the_next_turn_of_a_chat_encodes_only_what_is_new(preset, monkeypatch):
+    model = make(preset, context_length=40)
+    decoder = Decoder(model, batch_size=2, reuse=True)
+    encoded = []
+    hidden = GPT.hidden
+
+    def count(self, tokens, cache):
+        encoded.append(tokens.numel())
+        return hidden(self, tokens, cache)
+
+    # Two chats take turns; a message of two ids follows each answer of three.
+    chats = [[1, 2, 3], [4, 5, 6, 7]]
+    for turn in range(3):
+        for seed, chat in enumerate(chats):
+            encoded.clear()
+            with monkeypatch.context() as patch:
+                patch.setattr(GPT, "hidden", count)
+                number = decoder.add(chat, Rules(temperature=1.2), seed=seed)
+                answer = [decoder.draw()[0].token for _ in range(3)]
+                decoder.end(number)
+            # The last id of an answer was drawn and not encoded; the newest id of a prompt is not either.
+            assert encoded == ([len(chat) - 1] if turn == 0 else [2])
+            expected = drawn_alone(model, chat, Rules(temperature=1.2), seed=seed, n_tokens=3)
+            assert answer == expected
+            chat += [*answer, turn + 1, seed + 8]
+
+
+def test_a_sample_that_waits_can_be_ended():
+    decoder = Decoder(make())
+    first = decoder.add([1, 2], Rules(temperature=0))
+    second = decoder.add([3, 4], Rules(temperature=0))
+    third = decoder.add([5, 6], Rules(temperature=0))
+    decoder.end(second)
+    assert [drawn.sample for drawn in decoder.draw()] == [first]
+    decoder.end(first)
+    assert [drawn.sample for drawn in decoder.draw()] == [third]

@@ -72,7 +72,8 @@ def test_prompts_with_one_seed_draw_different_streams_and_the_first_keeps_its_ow
     # The first prompt has the stream numbers 0, 1, ...
     for number, (_, _, ids) in enumerate(samples("abc", num_samples=2, temperature=1.3)):
         rules = Rules(max_new_tokens=40, temperature=1.3)
-        decoder = Decoder(make(), [[0, 1, 2]], rules, streams=[number], seed=1)
+        decoder = Decoder(make())
+        decoder.add([0, 1, 2], rules, seed=1, stream=number)
         assert ids == [decoder.draw()[0][1] for _ in ids]
 
 

@@ -92,12 +92,13 @@ def test_compiled_equals_eager(run, kind, precision):
 @KINDS
 def test_a_compiled_decoder_draws_the_ids_of_the_eager_one(device, kind):
     model = model_of(kind).to(device).eval()
-    prompts = [[1, 2, 3], [4, 5]]
-    rules = Rules(max_new_tokens=20, temperature=0.8, top_k=50)
+    rules = Rules(temperature=0.8, top_k=50)
 
     def drawn_ids(compile):
-        decoder = Decoder(model, prompts, rules, streams=[0, 1], batch_size=2, compile=compile)
-        return [[token for _, token, _ in decoder.draw()] for _ in range(20)]
+        decoder = Decoder(model, batch_size=2, capacity=23, compile=compile)
+        for stream, prompt in enumerate([[1, 2, 3], [4, 5]]):
+            decoder.add(prompt, rules, stream=stream)
+        return [[drawn.token for drawn in decoder.draw()] for _ in range(20)]
 
     assert drawn_ids(compile=True) == drawn_ids(compile=False)
 

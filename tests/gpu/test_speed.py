@@ -45,14 +45,10 @@ class NoWaiting(L.Callback):
 @pytest.mark.parametrize("compile", [False, True])
 def test_decoding_waits_for_the_gpu_once_a_token(device, compile):
     model = model_of("modern").to(device).eval()
-    decoder = Decoder(
-        model,
-        [[1, 2, 3], [4, 5]],
-        Rules(max_new_tokens=40, temperature=0.8, top_k=50, top_p=0.9),
-        streams=[0, 1],
-        batch_size=2,
-        compile=compile,
-    )
+    decoder = Decoder(model, batch_size=2, capacity=43, compile=compile)
+    rules = Rules(temperature=0.8, top_k=50, top_p=0.9)
+    decoder.add([1, 2, 3], rules, stream=0)
+    decoder.add([4, 5], rules, stream=1)
     for _ in range(5):  # encode, compile, record
         decoder.draw()
 
