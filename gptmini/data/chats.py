@@ -9,8 +9,7 @@ import numpy as np
 
 from gptmini.data.corpus import Corpus, Document
 from gptmini.data.readers import MOST_LISTED
-from gptmini.tokenizer import LibraryTokenizer, Tokenizer
-from gptmini.tokenizer.library import NO_CHAT_TEMPLATE
+from gptmini.tokenizer import Tokenizer
 from gptmini.user_error import UserError
 
 MOST_ROLES = 20  # roles of chats in a message
@@ -108,8 +107,6 @@ def encode_chats(
 
     Raises UserError if the tokenizer has no chat template, or if the template rejects a chat.
     """
-    if not isinstance(tokenizer, LibraryTokenizer):
-        raise UserError(NO_CHAT_TEMPLATE)
     from gptmini.tokenizer.chat import RefusedChatError  # imports Jinja, which only chats need
 
     chats = tokenizer.chat_encoder

@@ -35,7 +35,7 @@ from gptmini.data.tasks import (
     part_path,
 )
 from gptmini.files import flush_file, naming, replacing
-from gptmini.tokenizer import Tokenizer, from_dict
+from gptmini.tokenizer import Tokenizer, from_dict, with_chat_template
 from gptmini.user_error import UserError
 from gptmini.version import __version__
 
@@ -170,6 +170,8 @@ class _Preparation:
             shutil.rmtree(self.parts)  # a different version may cut the text into different tasks
 
         tokenizer = build_from(build_tokenizer, self.documents)
+        if self.corpus.template is not None:
+            tokenizer = with_chat_template(tokenizer)
         self.recipe.digests.check_unchanged()  # before the tokenizer is saved for this text
         kept = {
             "version": __version__,

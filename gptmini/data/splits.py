@@ -1,11 +1,12 @@
 """Assign the documents of a corpus to splits, and report the progress of reading to a watcher."""
 
+import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
 from gptmini.data.corpus import Corpus, Document, split_of
-from gptmini.tokenizer import Tokenizer
+from gptmini.tokenizer import Tokenizer, plain_text
 from gptmini.user_error import UserError
 
 # Builds the tokenizer of a corpus from its documents.
@@ -62,7 +63,7 @@ class SplitDocuments:
         n_reported = 0
         try:
             for document in self.read():
-                yield document
+                yield self._as_text(document)
                 n_bytes += n_bytes_of(document.text)
                 if n_bytes - n_reported >= REPORT_BYTES:
                     n_reported = n_bytes
@@ -70,6 +71,12 @@ class SplitDocuments:
         finally:
             # The builder may stop reading before the last document. After the reading, it works for some time.
             self._report("building the tokenizer", 0, None)
+
+    def _as_text(self, document: Document) -> Document:
+        """Return a document as text for building a tokenizer; a chat is rendered with the built-in template."""
+        if self.corpus.template is None:
+            return document
+        return document._replace(text=plain_text(json.loads(document.text)))
 
     @property
     def _val_fraction(self) -> float:

@@ -4,13 +4,18 @@ import base64
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 import tiktoken
 
 from gptmini.tokenizer.pieces import MARK, MARKED_PATTERN, SEPARATOR, SPLIT_PATTERN, insert_marks
+from gptmini.tokenizer.plain_chat import checked_template, plain_encoder
 from gptmini.tokenizer.tokenizer import END_OF_TEXT, REPLACEMENT, Document
 from gptmini.user_error import UserError
+
+if TYPE_CHECKING:
+    from gptmini.tokenizer.chat import ChatEncoder
 
 BYTE_PATTERN = r"[\s\S]"  # each character is a piece, so no merge applies
 ALL_BYTES = [bytes([i]) for i in range(256)]
@@ -28,11 +33,14 @@ class BytePairTokenizer:
     bos_id: int | None = None
     more_ends: Sequence[int] = ()
 
-    def __init__(self, pattern: str, ranks: list[bytes]) -> None:
+    def __init__(
+        self, pattern: str, ranks: list[bytes], *, chat_template: str | None = None
+    ) -> None:
         """Build the tokenizer from a pattern and the byte strings in the order of their ranks.
 
-        The rank after the last byte string is end-of-text. Raises UserError if a byte string is empty or repeated, or
-        if a single byte is missing. Raises UserError unless the pattern is SPLIT_PATTERN or BYTE_PATTERN.
+        The rank after the last byte string is end-of-text. chat_template is the Jinja source that encodes chats, or
+        None. Raises UserError if a byte string is empty or repeated, or if a single byte is missing. Raises UserError
+        unless the pattern is SPLIT_PATTERN or BYTE_PATTERN.
         """
         rank_of = {token: rank for rank, token in enumerate(ranks)}
         n_single = sum(len(token) == 1 for token in rank_of)
@@ -47,6 +55,7 @@ class BytePairTokenizer:
 
         self.pattern = pattern
         self.ranks = ranks
+        self.chat_template = checked_template(chat_template)
         self.end_of_text: int | None = len(ranks)
         self.n_vocab = len(ranks) + 1
         self._bytes_of = dict(enumerate([*ranks, END_OF_TEXT.encode()]))
@@ -71,14 +80,30 @@ class BytePairTokenizer:
         """Return the text of ids; invalid UTF-8 and ids outside the vocabulary become U+FFFD."""
         return decode_bytes(ids, self._bytes_of)
 
+    def token_bytes(self, token: int) -> bytes:
+        """Return the bytes of text that an id stands for; none for an id that only the model has."""
+        return self._bytes_of.get(token, b"")
+
     def byte_lengths(self) -> np.ndarray:
         """Return the length of each id's byte string, int64 (n_vocab,); 0 for end-of-text."""
         return np.array([*map(len, self.ranks), 0], dtype=np.int64)
 
+    @cached_property
+    def chat_encoder(self) -> "ChatEncoder":
+        """The encoder for chats; raises UserError if there is no chat template, or if it is invalid."""
+        return plain_encoder(self)
+
+    def with_template(self, template: str) -> "BytePairTokenizer":
+        """Return this tokenizer with a chat template."""
+        return BytePairTokenizer(self.pattern, self.ranks, chat_template=template)
+
     def to_dict(self) -> dict:
         """Return the state for from_dict in plain JSON types; byte strings are in base64."""
         ranks = [base64.b64encode(token).decode() for token in self.ranks]
-        return {"kind": self.kind, "pattern": self.pattern, "ranks": ranks}
+        state: dict = {"kind": self.kind, "pattern": self.pattern, "ranks": ranks}
+        return (
+            state if self.chat_template is None else state | {"chat_template": self.chat_template}
+        )
 
     @cached_property
     def _encoding(self) -> tiktoken.Encoding:

@@ -2,11 +2,17 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from gptmini.tokenizer.plain_chat import checked_template, plain_encoder
 from gptmini.tokenizer.tokenizer import END_OF_TEXT, REPLACEMENT, Document
 from gptmini.user_error import UserError
+
+if TYPE_CHECKING:
+    from gptmini.tokenizer.chat import ChatEncoder
 
 
 class CharTokenizer:
@@ -17,8 +23,13 @@ class CharTokenizer:
     bos_id: int | None = None
     more_ends: Sequence[int] = ()
 
-    def __init__(self, characters: str, *, end_of_text: bool) -> None:
-        """Build the tokenizer from its characters by id; raise UserError if they are empty or repeated."""
+    def __init__(
+        self, characters: str, *, end_of_text: bool, chat_template: str | None = None
+    ) -> None:
+        """Build the tokenizer from its characters by id; raise UserError if they are empty or repeated.
+
+        chat_template is the Jinja source with which it encodes chats; None without chats.
+        """
         is_text = type(characters) is str and characters != ""
         if not is_text or len(set(characters)) != len(characters):
             raise UserError(f"characters must be a string without repeats, got {characters!r}")
@@ -26,6 +37,7 @@ class CharTokenizer:
             raise UserError(f"end_of_text must be true or false, got {end_of_text!r}")
 
         self.characters = characters
+        self.chat_template = checked_template(chat_template)
         self.end_of_text: int | None = len(characters) if end_of_text else None
         self._text_of = dict(enumerate([*characters, END_OF_TEXT] if end_of_text else characters))
         self.n_vocab = len(self._text_of)
@@ -60,19 +72,37 @@ class CharTokenizer:
         """Return the text of ids; an id outside the vocabulary becomes U+FFFD."""
         return "".join([self._text_of.get(i, REPLACEMENT) for i in ids])
 
+    def token_bytes(self, token: int) -> bytes:
+        """Return the UTF-8 bytes of an id's character."""
+        return self._text_of.get(token, "").encode("utf-8", "surrogatepass")
+
     def byte_lengths(self) -> np.ndarray:
         """Return the number of UTF-8 bytes of each id, int64 (n_vocab,); 0 for end-of-text."""
         lengths = np.zeros(self.n_vocab, dtype=np.int64)
         lengths[: len(self.characters)] = [len(character.encode()) for character in self.characters]
         return lengths
 
+    @cached_property
+    def chat_encoder(self) -> "ChatEncoder":
+        """The encoder for chats; raises UserError if there is no chat template, or if it is invalid."""
+        return plain_encoder(self)
+
+    def with_template(self, template: str) -> "CharTokenizer":
+        """Return this tokenizer with a chat template."""
+        return CharTokenizer(
+            self.characters, end_of_text=self.end_of_text is not None, chat_template=template
+        )
+
     def to_dict(self) -> dict:
         """Return the state for from_dict in plain JSON types."""
-        return {
+        state: dict = {
             "kind": self.kind,
             "characters": self.characters,
             "end_of_text": self.end_of_text is not None,
         }
+        return (
+            state if self.chat_template is None else state | {"chat_template": self.chat_template}
+        )
 
 
 def character(documents: Iterable[Document]) -> CharTokenizer:

@@ -34,6 +34,8 @@ from gptmini.user_error import UserError
 if TYPE_CHECKING:
     import tokenizers
 
+    from gptmini.tokenizer.plain_chat import Coder, Encoded
+
 SHOWN = 300  # most characters of a template's own error in a message
 
 
@@ -57,8 +59,9 @@ class ChatEncoder:
         *,
         special: Sequence[str],
         words: Sequence[str] = (),
-        tokenizer: "tokenizers.Tokenizer",
-        plain: "tokenizers.Tokenizer",
+        tokenizer: "tokenizers.Tokenizer | Coder",
+        plain: "tokenizers.Tokenizer | Coder",
+        leading: str = "",
     ) -> None:
         """Compile a template.
 
@@ -70,9 +73,11 @@ class ChatEncoder:
                 them.
             tokenizer: encodes the strings of special tokens as their ids.
             plain: encodes the strings of special tokens as text.
+            leading: the text that the template puts between the generation prompt and the content of an answer.
 
         Raises UserError if the template is not valid Jinja.
         """
+        self.leading = leading
         # As in transformers, tools is None. A template may test `tools is none`, which is false for an undefined name.
         self._names: dict[str, object] = {
             "tools": None,
@@ -108,22 +113,38 @@ class ChatEncoder:
         that cannot be found. Raises UserError if memory runs out.
         """
         messages = [rename_thoughts(message) for message in messages]
-        text = self._rendered(messages)
+        text, ids, places = self._encode_text(messages)
 
+        is_counted = np.full(len(ids), loss_on == "all")
+        if loss_on != "all":
+            begins, ends = places.T  # (n,) each
+            for start, end in self._answers(messages, text):
+                is_counted |= (ends > start) & (begins < end)
+        return np.array(ids, dtype=np.uint32), is_counted
+
+    def prompt(self, messages: Sequence[Message]) -> list[int]:
+        """Return the ids of a chat up to the start of its next answer.
+
+        Raises the errors of encode with loss_on=all.
+        """
+        messages = [rename_thoughts(message) for message in messages]
+        _, ids, _ = self._encode_text(messages, prompt=True)
+        return ids
+
+    def _encode_text(
+        self, messages: Sequence[Message], *, prompt: bool = False
+    ) -> tuple[str, list[int], np.ndarray]:
+        """Render messages; return the text, its ids, and the start and end of each id in it, int64 (n, 2)."""
+        text = self._rendered(messages, prompt=prompt)
         ids: list[int] = []
-        places = [np.zeros((0, 2), dtype=np.int64)]  # start and end of each id in text
-        for (start, end), is_plain in split_at(text, self._plain_tokens(messages, text)):
+        places = [np.zeros((0, 2), dtype=np.int64)]
+        plain_spans = self._plain_tokens(messages, text, prompt=prompt)
+        for (start, end), is_plain in split_at(text, plain_spans):
             is_first = start == 0 and not is_plain
             some_ids, offsets = self._part(text[start:end], is_first=is_first, is_plain=is_plain)
             ids += some_ids
             places.append(start + offsets)
-
-        is_counted = np.full(len(ids), loss_on == "all")
-        if loss_on != "all":
-            begins, ends = np.concatenate(places).T  # (n,) each
-            for start, end in self._answers(messages, text):
-                is_counted |= (ends > start) & (begins < end)
-        return np.array(ids, dtype=np.uint32), is_counted
+        return text, ids, np.concatenate(places)
 
     def _rendered(
         self, messages: Sequence[Message], *, prompt: bool = False, marking: Template | None = None
@@ -143,7 +164,7 @@ class ChatEncoder:
 
     # Special tokens in messages
 
-    def _plain_tokens(self, messages: Sequence[Message], text: str) -> list[Span]:
+    def _plain_tokens(self, messages: Sequence[Message], text: str, *, prompt: bool) -> list[Span]:
         """Return the spans in text of special tokens that come from the content of messages.
 
         The messages are rendered again with marks around their special tokens. A template does not strip white space
@@ -153,7 +174,7 @@ class ChatEncoder:
         if marked_messages == messages:
             return []
 
-        marked = self._rendered(marked_messages)
+        marked = self._rendered(marked_messages, prompt=prompt)
         aligned = align(marked, text)
         if aligned is None:
             found = self._special.search("".join(message["content"] for message in messages))
@@ -350,7 +371,7 @@ class ChatEncoder:
         return start, solid[n_to_end - 1] + 1 if n_to_end else 0
 
 
-def _encoded(coder: "tokenizers.Tokenizer", text: str) -> "tokenizers.Encoding":
+def _encoded(coder: "tokenizers.Tokenizer | Coder", text: str) -> "tokenizers.Encoding | Encoded":
     """Return the ids of a text, and the start and end of each id; raise UserError if the library fails."""
     with library_errors("the tokenizer cannot encode the chat"):
         return coder.encode(text, add_special_tokens=False)

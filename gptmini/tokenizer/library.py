@@ -13,6 +13,7 @@ from gptmini.settings import STRICT
 from gptmini.tokenizer.byte_pairs import GROUP, decode_bytes, group_texts
 from gptmini.tokenizer.letters import letters_to_bytes
 from gptmini.tokenizer.library_errors import library_errors
+from gptmini.tokenizer.plain_chat import NO_CHAT_TEMPLATE, leading_of
 from gptmini.user_error import UserError
 
 if TYPE_CHECKING:
@@ -21,10 +22,6 @@ if TYPE_CHECKING:
 SPACE = "\u2581"  # stands for a space in SentencePiece's vocabularies
 # A ByteFallback decoder decodes a token of this form as a byte. Any other token stands for its own characters.
 BYTE_TOKEN = re.compile("<0x[+0-9A-Fa-f][0-9A-Fa-f]>")
-NO_CHAT_TEMPLATE = (
-    "data.template=chat requires a tokenizer with a chat template; import a folder that has chat_template.jinja, or "
-    "chat_template in tokenizer_config.json"
-)
 # Settings of byte pairs that must be unset. dropout makes ids random. The other two settings can crash the library,
 # and then the process ends.
 REFUSED = ("dropout", "continuing_subword_prefix", "end_of_word_suffix")
@@ -77,6 +74,7 @@ class LibraryTokenizer:
         self.end_of_text = end_of_text
         self.more_ends = more_ends
         self.chat = chat
+        self.chat_template = None if chat is None else chat.get("chat_template")
         with library_errors("the tokenizer cannot encode text"):
             self.prefix_ids: Sequence[int] = self._ids_before_a_text()
         self.bos_token = bos_token if chat is None else chat.get("bos_token")
@@ -113,7 +111,7 @@ class LibraryTokenizer:
 
         from gptmini.tokenizer.chat import ChatEncoder
 
-        if self.chat is None or "chat_template" not in self.chat:
+        if self.chat is None or self.chat_template is None:
             raise UserError(NO_CHAT_TEMPLATE)
         with_special = tokenizers.Tokenizer.from_str(self.text)
         with_special.no_truncation()
@@ -136,6 +134,22 @@ class LibraryTokenizer:
             words=words,
             tokenizer=with_special,
             plain=self._tokenizer,
+            leading=leading_of(self.chat_template),
+        )
+
+    def with_template(self, template: str) -> "LibraryTokenizer":
+        """Return this tokenizer with a chat template that may use eos_token, and bos_token if texts start with it."""
+        names = {"eos_token": self.end_of_text, "bos_token": next(iter(self.prefix_ids), None)}
+        tokens = {
+            name: self._tokenizer.id_to_token(i) for name, i in names.items() if i is not None
+        }
+        known = {name: token for name, token in tokens.items() if token is not None}
+        return LibraryTokenizer(
+            self.text,
+            n_vocab=self.n_vocab,
+            end_of_text=self.end_of_text,
+            more_ends=self.more_ends,
+            chat={"chat_template": template, **known},
         )
 
     def decode(self, ids: Iterable[int]) -> str:
@@ -144,6 +158,10 @@ class LibraryTokenizer:
         Each id always gives the same bytes. Therefore, parts can be decoded separately and joined.
         """
         return decode_bytes(ids, self._bytes_of)
+
+    def token_bytes(self, token: int) -> bytes:
+        """Return the bytes of text that an id stands for; none for an id that only the model has."""
+        return self._bytes_of.get(token, b"")
 
     def byte_lengths(self) -> np.ndarray:
         """Return the number of bytes of each id, int64 (n_vocab,).

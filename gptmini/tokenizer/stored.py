@@ -13,7 +13,7 @@ from gptmini.user_error import UserError
 
 # Keys that do not change the ids of a text. The first prepared texts do not have them, so only the other keys identify
 # a tokenizer.
-NAMES = ("bos_token",)
+NAMES = ("bos_token", "chat_template")
 
 
 def identity_of(state: dict) -> dict:
@@ -26,7 +26,11 @@ def from_dict(state: dict) -> Tokenizer:
     try:
         kind = state["kind"]
         if kind == CharTokenizer.kind:
-            return CharTokenizer(state["characters"], end_of_text=state["end_of_text"])
+            return CharTokenizer(
+                state["characters"],
+                end_of_text=state["end_of_text"],
+                chat_template=state.get("chat_template"),
+            )
 
         if kind == BytePairTokenizer.kind:
             ranks = state["ranks"]
@@ -34,7 +38,9 @@ def from_dict(state: dict) -> Tokenizer:
             if len(set(ranks)) != len(ranks):
                 raise UserError(f"ranks must be distinct, got repeats among {len(ranks)} ranks")
             decoded = [base64.b64decode(token, validate=True) for token in ranks]
-            return BytePairTokenizer(state["pattern"], decoded)
+            return BytePairTokenizer(
+                state["pattern"], decoded, chat_template=state.get("chat_template")
+            )
 
         if kind == LibraryTokenizer.kind:
             return LibraryTokenizer(

@@ -1,9 +1,12 @@
 """The interface of a tokenizer, and the documents that its builder reads."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from gptmini.tokenizer.chat import ChatEncoder
 
 END_OF_TEXT = "<|endoftext|>"  # GPT-2's name for the id between documents
 REPLACEMENT = "\ufffd"  # text of an id outside the vocabulary, or of an incomplete character
@@ -30,6 +33,18 @@ class Tokenizer(Protocol):
     # More ids at which a sample ends, such as the id after an answer of a chat model.
     more_ends: Sequence[int]
 
+    # Jinja source with which chats are encoded; None for a tokenizer without a chat template.
+    chat_template: str | None
+
+    @property
+    def chat_encoder(self) -> "ChatEncoder":
+        """The encoder for chats; UserError without a chat template."""
+        ...
+
+    def with_template(self, template: str) -> "Tokenizer":
+        """Return this tokenizer with a chat template."""
+        ...
+
     def encode(self, text: str) -> list[int]:
         """Return the ids of a text; raise UserError if a character cannot be encoded."""
         ...
@@ -40,6 +55,10 @@ class Tokenizer(Protocol):
 
     def decode(self, ids: Iterable[int]) -> str:
         """Return the text of any ids. Ids outside the vocabulary and bytes that are not UTF-8 become U+FFFD."""
+        ...
+
+    def token_bytes(self, token: int) -> bytes:
+        """Return the bytes of text that an id stands for."""
         ...
 
     def byte_lengths(self) -> np.ndarray:
