@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from gptmini.data.chat_formats import CHAT_FIELD, CHAT_FIELDS, ChatFormatError, messages_of
 from gptmini.data.opening import (
     LONGEST_LINE,
     Lines,
@@ -62,8 +63,8 @@ class Reader:
             separator: text between the documents of a plain text file; None if a file is one document.
             encoding: Python's name of the encoding of plain text, JSON, CSV and TSV; a byte order mark overrides it.
             on_error: fail, or skip to skip unreadable records.
-            template: chat if the field holds a list of messages. A message is a record with role and content. Each list
-                becomes one document in one piece, with the messages in JSON.
+            template: chat if the records hold chats; see gptmini.data.chat_formats. Each chat becomes one document.
+                The document is one piece, with the messages in JSON.
         """
         self.template = template
         self.field = field
@@ -223,23 +224,27 @@ class Reader:
         pyarrow = import_pyarrow(file)
         from pyarrow import parquet
 
-        column, *_ = self.field.split(".")
+        first, *_ = self.field.split(".")
         try:
             with parquet.ParquetFile(file) as table:
                 names = table.schema_arrow.names
-                if column not in names:
+                columns = [first]
+                if self.template and self.field == CHAT_FIELD:
+                    columns = [name for name in names if name in CHAT_FIELDS]
+                if not columns or columns[0] not in names:
                     raise UserError(_missing(str(file), self.field, names))
 
                 number = 0
                 n_rows = max(table.metadata.num_rows, 1)
                 size = file.stat().st_size
-                for batch in table.iter_batches(ROWS, columns=[column], use_threads=False):
+                for batch in table.iter_batches(ROWS, columns=columns, use_threads=False):
                     self.position = size * number // n_rows
-                    for row in batch.column(0):
+                    for values in zip(*batch.columns, strict=True):
                         number += 1
                         where = f"{file}, row {number:,}"
                         try:
-                            record = {column: row.as_py()}
+                            names_and_values = zip(batch.schema.names, values, strict=True)
+                            record = {name: value.as_py() for name, value in names_and_values}
                         except UnicodeDecodeError:  # Parquet does not check the bytes
                             self._skip(f"{where}: the field {self.field} is not valid UTF-8")
                             continue
@@ -248,7 +253,16 @@ class Reader:
             raise UserError(f"cannot read {file} as Parquet: {_reason(error)}") from None
 
     def _text_of(self, record: Any, where: str) -> Iterator[Piece]:
-        """Yield the text of the field in a record as a document, or skip the record."""
+        """Yield the text of the field in a record, or its chat, as a document, or skip the record."""
+        if self.template:
+            try:
+                value = _as_json(record, self.field)
+            except ChatFormatError as error:
+                self._skip(f"{where}: {error}")
+                return
+            yield from self._checked(value, where)
+            return
+
         value = record
         for name in self.field.split("."):
             if not isinstance(value, dict):
@@ -263,17 +277,7 @@ class Reader:
         yield from self._checked(value, where)
 
     def _checked(self, value: Any, where: str) -> Iterator[Piece]:
-        """Yield a value as a document, or skip the record if the value is not text or not a chat."""
-        if self.template:
-            chat = _as_json(value)
-            if chat is None:
-                self._skip(
-                    f"{where}: the field {self.field} must be a chat (a list of messages with role and content, "
-                    f"at most {PIECE:,} characters), got {value!r:.{SHOWN}}"
-                )
-                return
-            value = chat
-
+        """Yield a value as a document, or skip the record if the value is not text."""
         problem = f"{where}: the field {self.field} must be text, got"
         if not isinstance(value, str):
             self._skip(f"{problem} {value!r:.{SHOWN}}")
@@ -298,23 +302,19 @@ class Reader:
             self.skipped.append(problem)
 
 
-def _as_json(messages: Any) -> str | None:
-    """Return messages in JSON; None if they are longer than a piece, or if a role or content is missing.
+def _as_json(record: Any, field: str) -> str:
+    """Return the messages of a record in JSON; ChatFormatError if it holds no chat, or one longer than a piece.
 
-    Fields with the value None are dropped, as in transformers.
+    The field "messages", the default, lets the fields of the record tell their format.
     """
+    messages = messages_of(record, None if field == CHAT_FIELD else field)
     try:
-        plain = []
-        for message in messages:
-            required = {"role": message["role"], "content": message["content"]}
-            if not all(isinstance(text, str) for text in required.values()):
-                return None
-            others = {name: value for name, value in message.items() if value is not None}
-            plain.append(required | others)
-        chat = json.dumps(plain, ensure_ascii=False)
-    except (TypeError, KeyError):  # json raises TypeError for values such as a date
-        return None
-    return chat if plain and len(chat) <= PIECE else None
+        chat = json.dumps(messages, ensure_ascii=False)
+    except TypeError as error:  # a value that JSON lacks, such as a date in Parquet
+        raise ChatFormatError(f"messages must have only JSON values: {error}") from None
+    if len(chat) > PIECE:
+        raise ChatFormatError(f"a chat must have at most {PIECE:,} characters, got {len(chat):,}")
+    return chat
 
 
 def _missing(where: str, field: str, names: list[str]) -> str:

@@ -1,0 +1,170 @@
+"""Chats in the formats that datasets use, as messages with role and content."""
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+CHAT_FIELD = "messages"  # data.field of chats, unless it is set
+SHOWN = 60  # characters of a value that a message shows
+# Who speaks in ShareGPT's conversations, by the names that its datasets use.
+SPEAKERS = {
+    "system": "system",
+    "human": "user",
+    "user": "user",
+    "gpt": "assistant",
+    "chatgpt": "assistant",
+    "assistant": "assistant",
+    "model": "assistant",
+    "tool": "tool",
+    "observation": "tool",
+}
+
+
+class ChatFormatError(ValueError):
+    """A record that holds no chat; its text is what is wrong, in words for a user."""
+
+
+def messages_of(record: Any, field: str | None) -> list[dict[str, Any]]:
+    """Return the messages of a record, each with strings role and content, and with other fields for the template.
+
+    Without a field, the fields of the record tell its format:
+
+    - messages: OpenAI's, a list of role and content, or a string of JSON with such a list
+    - conversations: ShareGPT's, a list of from and value
+    - instruction, output and sometimes input: Alpaca's
+    - prompt and completion: two strings, or two lists of messages
+
+    Args:
+        record: a JSON value.
+        field: the field of the messages in OpenAI's or ShareGPT's format; a.b is the field b of the record in a.
+
+    Raises ChatFormatError if the record has none of these formats.
+    """
+    if field is not None:
+        return checked_messages(_field(record, field))
+    if not isinstance(record, dict):
+        raise ChatFormatError(f"expected a record, got {_shown(record)}")
+    for fields, read in FORMATS.items():
+        if all(name in record for name in fields):
+            return checked_messages(read(record))
+    known = "; ".join(" and ".join(fields) for fields in FORMATS)
+    found = ", ".join(map(str, record)) or "none"
+    raise ChatFormatError(f"expected the fields of a chat ({known}), got the fields {found:.200}")
+
+
+def _alpaca(record: dict[str, Any]) -> list[Any]:
+    asked = record["instruction"]
+    if isinstance(asked, str) and record.get("input"):
+        asked = f"{asked}\n\n{record['input']}"
+    return [{"role": "user", "content": asked}, {"role": "assistant", "content": record["output"]}]
+
+
+def _prompt_and_completion(record: dict[str, Any]) -> list[Any]:
+    prompt = record["prompt"]
+    completion = record["completion"]
+    if isinstance(prompt, str) and isinstance(completion, str):
+        return [
+            {"role": "user", "content": prompt},
+            {"role": "assistant", "content": completion},
+        ]
+    if isinstance(prompt, list) and isinstance(completion, list):
+        return [*prompt, *completion]
+    raise ChatFormatError(
+        f"prompt and completion must be two strings or two lists of messages, got {_shown(prompt)} "
+        f"and {_shown(completion)}"
+    )
+
+
+# The reader of each format, by the fields that tell it.
+FORMATS: dict[tuple[str, ...], Callable[[dict[str, Any]], Any]] = {
+    ("messages",): lambda record: record["messages"],
+    ("conversations",): lambda record: record["conversations"],
+    ("instruction", "output"): _alpaca,
+    ("prompt", "completion"): _prompt_and_completion,
+}
+
+# All fields that the formats read.
+CHAT_FIELDS = {*(name for fields in FORMATS for name in fields), "input"}
+
+
+def _field(record: Any, field: str) -> Any:
+    """Return the value of a field; ChatFormatError if the record lacks it."""
+    value = record
+    for name in field.split("."):
+        if not isinstance(value, dict) or name not in value:
+            found = ", ".join(map(str, value)) if isinstance(value, dict) else _shown(value)
+            raise ChatFormatError(
+                f"expected the field {field}, as data.field says, got the fields {found:.200}"
+            )
+        value = value[name]
+    return value
+
+
+def checked_messages(messages: Any) -> list[dict[str, Any]]:
+    """Return messages with strings role and content; ChatFormatError for anything else."""
+    if isinstance(messages, str):
+        try:
+            messages = json.loads(messages)
+        except (ValueError, RecursionError):
+            raise ChatFormatError(
+                f"messages must be a list, or a string with a list in JSON, got {_shown(messages)}"
+            ) from None
+    if not isinstance(messages, Sequence) or isinstance(messages, str) or not messages:
+        raise ChatFormatError(
+            f"messages must be a list with at least one message, got {_shown(messages)}"
+        )
+    return [_message(message, number) for number, message in enumerate(messages, start=1)]
+
+
+def _message(message: Any, number: int) -> dict[str, Any]:
+    """Return a message with strings role and content, without fields that are None, as transformers does."""
+    if not isinstance(message, dict):
+        raise ChatFormatError(f"message {number} must be a record, got {_shown(message)}")
+    fields = {name: value for name, value in message.items() if value is not None}
+
+    if "role" not in fields and "from" in fields:
+        speaker = fields.pop("from")
+        role = SPEAKERS.get(speaker) if isinstance(speaker, str) else None
+        if role is None:
+            raise ChatFormatError(
+                f"message {number}: from must be one of {', '.join(SPEAKERS)}, got {_shown(speaker)}"
+            )
+        fields = {"role": role, "content": fields.pop("value", None), **fields}
+
+    role = fields.get("role")
+    if not isinstance(role, str):
+        raise ChatFormatError(f"message {number}: role must be a string, got {_shown(role)}")
+    return {
+        "role": role,
+        "content": _content(fields.get("content"), number, fields),
+        **_others(fields),
+    }
+
+
+def _others(fields: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if name not in ("role", "content")}
+
+
+def _content(content: Any, number: int, fields: dict[str, Any]) -> str:
+    """Return the text of a message's content: a string, a list of text parts, or nothing beside tool calls."""
+    if isinstance(content, str):
+        return content
+    if content is None and ("tool_calls" in fields or "function_call" in fields):
+        return ""
+    if isinstance(content, list):
+        texts = []
+        for part in content:
+            text = (
+                part.get("text") if isinstance(part, dict) and part.get("type") == "text" else None
+            )
+            if not isinstance(text, str):
+                raise ChatFormatError(
+                    f"message {number}: every part of content must be text, got {_shown(part)}"
+                )
+            texts.append(text)
+        return "".join(texts)
+    raise ChatFormatError(f"message {number}: content must be text, got {_shown(content)}")
+
+
+def _shown(value: Any) -> str:
+    return f"{value!r:.{SHOWN}}"

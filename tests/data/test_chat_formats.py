@@ -1,0 +1,113 @@
+"""Chats are read from the formats that datasets have, and anything else is named by line and message."""
+
+import json
+
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from gptmini.data.chat_formats import ChatFormatError, messages_of
+from gptmini.data.readers import Reader
+from gptmini.user_error import UserError
+
+CHAT = [
+    {"role": "user", "content": "Where is the hat?"},
+    {"role": "assistant", "content": "In the garden."},
+]
+TOOL_CALL = {
+    "role": "assistant",
+    "content": None,
+    "tool_calls": [{"name": "look", "arguments": {}}],
+}
+RECORDS = {
+    "OpenAI": {"messages": CHAT},
+    "OpenAI, in a string": {"messages": json.dumps(CHAT)},
+    "OpenAI, in parts": {
+        "messages": [
+            {
+                "role": "user",
+                "content": [
+                    {"type": "text", "text": "Where is "},
+                    {"type": "text", "text": "the hat?"},
+                ],
+                "name": None,
+            },
+            CHAT[1],
+        ]
+    },
+    "ShareGPT": {
+        "id": 7,
+        "conversations": [
+            {"from": "human", "value": "Where is the hat?"},
+            {"from": "gpt", "value": "In the garden."},
+        ],
+    },
+    "Alpaca": {"instruction": "Where is the hat?", "input": "", "output": "In the garden."},
+    "prompt and completion": {"prompt": "Where is the hat?", "completion": "In the garden."},
+    "prompt and completion, as messages": {"prompt": CHAT[:1], "completion": CHAT[1:]},
+}
+
+
+@pytest.mark.parametrize("name", RECORDS)
+def test_each_format_is_told_by_its_fields(name):
+    assert messages_of(RECORDS[name], None) == CHAT
+
+
+def test_the_input_of_alpaca_follows_its_instruction():
+    record = {"instruction": "Translate.", "input": "der Hut", "output": "the hat"}
+    assert messages_of(record, None)[0]["content"] == "Translate.\n\nder Hut"
+
+
+def test_a_message_may_hold_tool_calls_instead_of_content():
+    assert messages_of({"messages": [TOOL_CALL]}, None) == [TOOL_CALL | {"content": ""}]
+
+
+def test_a_field_may_be_named():
+    assert messages_of({"a": {"b": CHAT}}, "a.b") == CHAT
+
+
+@pytest.mark.parametrize(
+    ("record", "names"),
+    [
+        ([], "record"),
+        ({"text": "Once"}, "messages.*conversations.*instruction.*prompt.*text"),
+        ({"messages": "Once"}, "messages.*'Once'"),
+        ({"messages": []}, "messages"),
+        ({"messages": [CHAT[0], "Once"]}, "message 2.*'Once'"),
+        ({"messages": [{"content": "Once"}]}, "message 1.*role"),
+        ({"messages": [{"role": "user"}]}, "message 1.*content.*None"),
+        ({"messages": [{"role": "user", "content": 3}]}, "message 1.*content.*3"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": "x"}]}]},
+            "message 1.*image_url",
+        ),
+        ({"conversations": [{"from": "narrator", "value": "Once"}]}, "message 1.*narrator"),
+        ({"prompt": "Once", "completion": CHAT}, "prompt and completion"),
+        ({"instruction": 3, "output": "Once"}, "message 1.*content.*3"),
+    ],
+)
+def test_anything_else_is_refused_with_what_was_found(record, names):
+    with pytest.raises(ChatFormatError, match=names):
+        messages_of(record, None)
+
+
+def test_a_bad_chat_is_named_by_its_line_and_may_be_skipped(tmp_path):
+    path = tmp_path / "chats.jsonl"
+    lines = [*map(json.dumps, RECORDS.values()), json.dumps({"messages": [{"role": "user"}]})]
+    path.write_text("\n".join(lines))
+
+    with pytest.raises(UserError, match=rf"chats.jsonl, line {len(lines)}.*message 1"):
+        list(Reader(field="messages", template="chat").pieces(path))
+    reader = Reader(field="messages", template="chat", on_error="skip")
+    pieces = list(reader.pieces(path))
+    assert [json.loads(piece.text) for piece in pieces] == [CHAT] * len(RECORDS)
+    assert reader.n_skipped == 1
+
+
+# Arrow has no lists whose values are strings and lists.
+@pytest.mark.parametrize("name", RECORDS.keys() - {"OpenAI, in parts"})
+def test_parquet_has_the_same_formats(name, tmp_path):
+    path = tmp_path / "chats.parquet"
+    parquet.write_table(pa.Table.from_pylist([RECORDS[name] | {"source": "a"}]), path)
+    (piece,) = Reader(field="messages", template="chat").pieces(path)
+    assert json.loads(piece.text) == CHAT
