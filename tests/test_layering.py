@@ -35,7 +35,7 @@ LAYERS = (
     ("checkpoint", "evaluation", "generation", "interop"),
     ("runs",),
     ("loading", "report", "sweep"),
-    ("training",),
+    ("training", "serving"),
     ("configuration",),
     ("job",),
     ("commands",),

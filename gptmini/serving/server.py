@@ -1,0 +1,578 @@
+"""The HTTP server: a web page, and an API that OpenAI's clients speak."""
+
+import asyncio
+import errno
+import hmac
+import json
+import socket
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import Any
+
+import torch
+import uvicorn
+from pydantic import ValidationError
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.requests import Request as HTTPRequest
+from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from gptmini.data.chat_formats import ChatFormatError, checked_messages
+from gptmini.generation import Rules, prompt_ids
+from gptmini.generation.text import MOST_SAMPLES
+from gptmini.serving.engine import Answer, AnswerPiece, Engine, QueueFullError, Request
+from gptmini.serving.schema import (
+    COMPLETION_TOKENS,
+    REASONS,
+    AttentionRequest,
+    ChatRequest,
+    CompletionRequest,
+    RequestError,
+    TokenTexts,
+    chat_logprobs,
+    completion_logprobs,
+    head,
+    parse,
+    usage,
+)
+from gptmini.settings import first_error
+from gptmini.tokenizer import Tokenizer
+from gptmini.user_error import UserError
+
+FINISHING = 10  # seconds that open answers have at the end
+RETRY_AFTER = 1  # seconds after which a client should try again if the queue is full
+LONGEST_ERROR = 300  # characters of a message
+MOST_SHOWN = 64  # tokens whose attention is shown
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerSettings:
+    """What the operator of a server chooses."""
+
+    model: str  # the id of the model
+    defaults: dict[str, Any]  # sampling options of requests that give none, by the names of Rules
+    seed: int
+    stop: Sequence[str] = ()
+    ignore_end_of_text: bool = False
+    max_tokens: int  # of an answer, at most
+    max_bytes: int = 2**20  # of a request's body, at most
+    allowed_hosts: Sequence[str]
+    allow_origin: str | None = None
+    api_key: str | None = None
+
+
+class Server:
+    """The answers of one model to requests."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        tokenizer: Tokenizer,
+        settings: ServerSettings,
+    ) -> None:
+        """Take an engine.
+
+        Args:
+            engine: answers requests.
+            tokenizer: of the model.
+            settings: what the operator chose.
+        """
+        self.engine = engine
+        self.tokenizer = tokenizer
+        self.settings = settings
+        self.context = engine.model.config.longest_input
+        self.texts = TokenTexts(tokenizer)
+
+    def app(self) -> Starlette:
+        """Return the ASGI application."""
+        settings = self.settings
+        middleware = [Middleware(TrustedHostMiddleware, allowed_hosts=list(settings.allowed_hosts))]
+        if settings.allow_origin is not None:
+            origin = Middleware(
+                CORSMiddleware,
+                allow_origins=[settings.allow_origin],
+                allow_methods=["GET", "POST"],
+                allow_headers=["authorization", "content-type"],
+            )
+            middleware.append(origin)
+        middleware.append(Middleware(Guard, api_key=settings.api_key))
+        routes = [
+            Route("/", self.page),
+            Route("/health", self.health),
+            Route("/attention", self.attention, methods=["POST"]),
+            Route("/v1/models", self.models),
+            Route("/v1/models/{name:path}", self.one_model),
+            Route("/v1/completions", self.completions, methods=["POST"]),
+            Route("/v1/chat/completions", self.chat_completions, methods=["POST"]),
+        ]
+        handlers: dict[Any, Any] = {
+            RequestError: _refuse,
+            404: _not_found,
+            405: _not_found,
+            500: _failed,
+        }
+        return Starlette(routes=routes, middleware=middleware, exception_handlers=handlers)
+
+    async def page(self, request: HTTPRequest) -> Response:
+        """Return the web page."""
+        html = files("gptmini.serving").joinpath("page.html").read_text(encoding="utf-8")
+        return HTMLResponse(html)
+
+    async def health(self, request: HTTPRequest) -> Response:
+        """Return what the page needs to know, and how many requests are open."""
+        return JSONResponse(
+            {
+                "status": "ok",
+                "model": self.settings.model,
+                "open": self.engine.n_open,
+                "chats": self.tokenizer.chat_template is not None,
+                "needs_key": self.settings.api_key is not None,
+                "defaults": self.settings.defaults | {"seed": self.settings.seed},
+            }
+        )
+
+    async def attention(self, request: HTTPRequest) -> Response:
+        """Return the attention weights (N, H, T, T) of the last tokens of a text or a chat, for the page."""
+        body = await _json_of(request, self.settings.max_bytes)
+        try:
+            asked = AttentionRequest.model_validate(body)
+            ids = (
+                prompt_ids(self.tokenizer, asked.text)
+                if asked.messages is None
+                else self._chat_ids(asked.messages)
+            )
+        except ValidationError as error:
+            raise RequestError(first_error(error)) from None
+        except UserError as error:
+            raise RequestError(f"{error!s:.{LONGEST_ERROR}}") from None
+        ids = ids[-MOST_SHOWN:]
+        model = self.engine.model
+
+        @torch.inference_mode()
+        def weights() -> list:
+            tokens = torch.tensor([ids], device=model.embedding.weight.device)  # (1, T)
+            layers = range(model.config.n_layers)
+            found = model.attention_weights(tokens, layers)[:, 0]  # (N, H, T, T)
+            return found.float().mul(1000).round().div(1000).tolist()
+
+        found = await asyncio.wrap_future(self.engine.call(weights))
+        return JSONResponse({"tokens": [self.texts.text(i) for i in ids], "weights": found})
+
+    async def models(self, request: HTTPRequest) -> Response:
+        """List the one model."""
+        return JSONResponse({"object": "list", "data": [self._described()]})
+
+    async def one_model(self, request: HTTPRequest) -> Response:
+        """Describe the model."""
+        self._check_model(request.path_params["name"])
+        return JSONResponse(self._described())
+
+    def _described(self) -> dict[str, Any]:
+        return {"id": self.settings.model, "object": "model", "created": 0, "owned_by": "gptmini"}
+
+    def _check_model(self, name: str) -> None:
+        if name != self.settings.model:
+            raise RequestError(
+                f"unknown model {name:.80}; use {self.settings.model}",
+                status=404,
+                param="model",
+                code="model_not_found",
+            )
+
+    async def completions(self, request: HTTPRequest) -> Response:
+        """Continue one or several prompts."""
+        asked: CompletionRequest = parse(
+            CompletionRequest, await _json_of(request, self.settings.max_bytes)
+        )
+        self._check_model(asked.model)
+
+        prompts = [self._check_ids(ids) for ids in self._prompts(asked.prompt)]
+        rules = self._rules(asked, asked.max_tokens or COMPLETION_TOKENS)
+        n = asked.n or 1
+        requests = [
+            self._request(asked, ids, rules, i * MOST_SAMPLES + number, asked.logprobs)
+            for i, ids in enumerate(prompts)
+            for number in range(n)
+        ]
+        starts = [""] * len(requests)
+        if asked.echo:
+            starts = [self.tokenizer.decode(ids) for ids in prompts for _ in range(n)]
+        n_prompt = sum(map(len, prompts))
+
+        def choice(index: int, pieces: list[AnswerPiece], *, is_first: bool, offset: int) -> dict:
+            start = starts[index] if is_first else ""
+            logprobs = None
+            if asked.logprobs is not None:
+                logprobs = completion_logprobs(
+                    pieces, self.texts, offset=offset + len(starts[index])
+                )
+            return {
+                "index": index,
+                "text": start + "".join(piece.text for piece in pieces),
+                "logprobs": logprobs,
+                "finish_reason": _reason(pieces),
+            }
+
+        kind = "text_completion"
+        return await self._respond(request, asked, requests, n_prompt, choice, kind, kind)
+
+    async def chat_completions(self, request: HTTPRequest) -> Response:
+        """Answer the last message of a chat."""
+        asked: ChatRequest = parse(ChatRequest, await _json_of(request, self.settings.max_bytes))
+        self._check_model(asked.model)
+        if asked.top_logprobs and not asked.logprobs:
+            raise RequestError("top_logprobs requires logprobs: true", param="top_logprobs")
+        try:
+            ids = self._check_ids(self._chat_ids(asked.messages))
+        except UserError as error:
+            raise RequestError(f"{error!s:.{LONGEST_ERROR}}", param="messages") from None
+
+        max_tokens = asked.max_completion_tokens or asked.max_tokens
+        rules = self._rules(asked, max_tokens)
+        n_likeliest = (asked.top_logprobs or 0) if asked.logprobs else None
+        leading = self.tokenizer.chat_encoder.leading
+        requests = [
+            self._request(asked, ids, rules, number, n_likeliest, leading=leading)
+            for number in range(asked.n or 1)
+        ]
+        is_stream = bool(asked.stream)
+
+        def choice(index: int, pieces: list[AnswerPiece], *, is_first: bool, offset: int) -> dict:
+            message: dict[str, Any] = {"content": "".join(piece.text for piece in pieces)}
+            if is_first:
+                message = {"role": "assistant", "refusal": None, **message}
+            return {
+                "index": index,
+                "delta" if is_stream else "message": message,
+                "logprobs": chat_logprobs(pieces, self.texts) if asked.logprobs else None,
+                "finish_reason": _reason(pieces),
+            }
+
+        return await self._respond(
+            request,
+            asked,
+            requests,
+            len(ids),
+            choice,
+            "chat.completion",
+            "chat.completion.chunk",
+        )
+
+    def _chat_ids(self, messages: list[Any]) -> list[int]:
+        """Return the ids of a chat up to its next answer; UserError if the messages or the template do not allow it."""
+        try:
+            return self.tokenizer.chat_encoder.prompt(checked_messages(messages))
+        except ChatFormatError as error:
+            raise UserError(str(error)) from None
+
+    def _prompts(self, prompt: Any) -> list[list[int]]:
+        """Return the ids of each prompt; a prompt may be given as ids already."""
+        is_ids = isinstance(prompt, list) and prompt and isinstance(prompt[0], int)
+        several = [prompt] if isinstance(prompt, str) or is_ids else prompt
+        if not several:
+            raise RequestError("prompt must not be an empty list", param="prompt")
+        try:
+            return [
+                prompt_ids(self.tokenizer, one) if isinstance(one, str) else list(one)
+                for one in several
+            ]
+        except UserError as error:
+            raise RequestError(f"prompt: {error!s:.{LONGEST_ERROR}}", param="prompt") from None
+
+    def _check_ids(self, ids: list[int]) -> list[int]:
+        """Return the ids of a prompt; RequestError if there is none, if one is unknown, or if they are too many."""
+        n_vocab = self.tokenizer.n_vocab
+        if not ids:
+            raise RequestError("a prompt must have at least one token", param="prompt")
+        if max(ids) >= n_vocab:
+            raise RequestError(f"token ids must be below {n_vocab}, got {max(ids)}", param="prompt")
+        if len(ids) > self.context:
+            raise RequestError(
+                f"the prompt has {len(ids)} tokens, but the model's context is {self.context}",
+                param="prompt",
+                code="context_length_exceeded",
+            )
+        return ids
+
+    def _rules(self, asked: Any, max_tokens: int | None) -> Rules:
+        """Return the rules of a request."""
+        limit = self.settings.max_tokens
+        if max_tokens is not None and max_tokens > limit:
+            raise RequestError(
+                f"max_tokens must be at most {limit}, got {max_tokens}", param="max_tokens"
+            )
+        names = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
+        own = {name: getattr(asked, name) for name in names if getattr(asked, name) is not None}
+        try:
+            rules = self.settings.defaults | own
+            return Rules(**{**rules, "max_new_tokens": max_tokens or limit})
+        except ValidationError as error:
+            raise RequestError(first_error(error)) from None
+
+    def _request(
+        self,
+        asked: Any,
+        ids: list[int],
+        rules: Rules,
+        stream: int,
+        n_likeliest: int | None,
+        *,
+        leading: str = "",
+    ) -> Request:
+        """Return a request for the engine; n_likeliest is None without log-probabilities."""
+        if not all(asked.stops):
+            raise RequestError("stop must not be an empty string", param="stop")
+        ignore = self.settings.ignore_end_of_text if asked.ignore_eos is None else asked.ignore_eos
+        return Request(
+            prompt=ids,
+            rules=rules,
+            seed=self.settings.seed if asked.seed is None else asked.seed,
+            stream=stream,
+            stop=asked.stops or self.settings.stop,
+            ignore_end_of_text=ignore,
+            log_probabilities=n_likeliest is not None,
+            n_likeliest=n_likeliest or 0,
+            leading=leading,
+        )
+
+    async def _respond(
+        self,
+        request: HTTPRequest,
+        asked: Any,
+        requests: list[Request],
+        n_prompt: int,
+        choice: Callable[..., dict],
+        kind: Any,
+        kind_of_chunk: Any,
+    ) -> Response:
+        """Answer with one JSON object, or with a stream of them."""
+        answers = Answers(self.engine, requests)
+        if asked.stream:
+            start = head(kind_of_chunk, self.settings.model)
+            chunks = self._chunks(asked, answers, n_prompt, choice, start)
+            return StreamingResponse(chunks, media_type="text/event-stream")
+
+        try:
+            found: list[list[AnswerPiece]] = [[] for _ in requests]
+            gone = asyncio.ensure_future(_disconnected(request))
+            try:
+                async for index, piece in answers.until(gone):
+                    found[index].append(piece)
+            finally:
+                gone.cancel()
+        finally:
+            answers.cancel()
+        choices = [choice(i, pieces, is_first=True, offset=0) for i, pieces in enumerate(found)]
+        body = {"choices": choices, "usage": usage(n_prompt, sum(map(len, found)))}
+        return JSONResponse(head(kind, self.settings.model) | body)
+
+    async def _chunks(
+        self,
+        asked: Any,
+        answers: "Answers",
+        n_prompt: int,
+        choice: Callable[..., dict],
+        start: dict[str, Any],
+    ) -> AsyncIterator[str]:
+        """Yield the events of a stream; closing it cancels the answers."""
+        has_usage = asked.stream_options is not None and asked.stream_options.include_usage
+        if has_usage:
+            start = start | {"usage": None}
+        n_drawn = 0
+        offsets = [0] * len(answers)
+        is_first = [True] * len(answers)
+        # Pieces without text wait for the next one, so that no chunk is empty.
+        held: list[list[AnswerPiece]] = [[] for _ in range(len(answers))]
+        try:
+            async for index, piece in answers.until(None):
+                n_drawn += 1
+                held[index].append(piece)
+                if not piece.text and piece.finish is None:
+                    continue
+                made = choice(index, held[index], is_first=is_first[index], offset=offsets[index])
+                offsets[index] += sum(len(each.text) for each in held[index])
+                is_first[index] = False
+                held[index] = []
+                yield _event(start | {"choices": [made]})
+            if has_usage:
+                yield _event(start | {"choices": [], "usage": usage(n_prompt, n_drawn)})
+            yield "data: [DONE]\n\n"
+        except RequestError as error:
+            yield _event(error.body)
+        finally:
+            answers.cancel()
+
+
+class Answers:
+    """The answers to the requests of one client, whose pieces come from the engine's thread."""
+
+    def __init__(self, engine: Engine, requests: Sequence[Request]) -> None:
+        """Submit the requests; RequestError if the queue is full."""
+        self._engine = engine
+        self._pieces: asyncio.Queue[tuple[int, AnswerPiece | UserError]] = asyncio.Queue()
+        self._loop = asyncio.get_running_loop()
+        self._answers: list[Answer] = []
+        try:
+            for index, request in enumerate(requests):
+                self._answers.append(engine.submit(request, self._deliver_to(index)))
+        except QueueFullError:
+            self.cancel()
+            raise RequestError(
+                "too many requests; try again later",
+                status=503,
+                kind="server_error",
+                code="overloaded",
+                headers={"Retry-After": str(RETRY_AFTER)},
+            ) from None
+
+    def __len__(self) -> int:
+        """Return the number of requests."""
+        return len(self._answers)
+
+    def _deliver_to(self, index: int) -> Callable[[AnswerPiece | UserError], None]:
+        def deliver(piece: AnswerPiece | UserError) -> None:
+            # The loop is closed if the server has given up on this answer at its end.
+            if not self._loop.is_closed():
+                self._loop.call_soon_threadsafe(self._pieces.put_nowait, (index, piece))
+
+        return deliver
+
+    async def until(self, gone: "asyncio.Future | None") -> AsyncIterator[tuple[int, AnswerPiece]]:
+        """Yield the number of an answer and its next piece, until all have ended or the client is gone.
+
+        Raises RequestError if the engine fails.
+        """
+        n_open = len(self._answers)
+        while n_open:
+            piece: Any
+            getting = asyncio.ensure_future(self._pieces.get())
+            waiting = [getting] if gone is None else [getting, gone]
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            if not getting.done():
+                getting.cancel()
+                raise RequestError("the client has closed the connection", status=499)
+            index, piece = getting.result()
+            if isinstance(piece, UserError):
+                raise RequestError(str(piece), status=500, kind="server_error")
+            yield index, piece
+            n_open -= piece.finish is not None
+
+    def cancel(self) -> None:
+        """Free the rows of answers that have not ended."""
+        for answer in self._answers:
+            self._engine.cancel(answer)
+
+
+class Guard:
+    """Refuses requests without the API key, and bodies of another content type than JSON.
+
+    A page of another site can send a form or plain text without asking, but not JSON.
+    """
+
+    def __init__(self, app: ASGIApp, *, api_key: str | None) -> None:
+        self.app = app
+        self.api_key = api_key
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer with an error, or pass the request on."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        try:
+            self._check(HTTPRequest(scope))
+        except RequestError as error:
+            await _error_response(error)(scope, receive, send)
+            return
+        await self.app(scope, receive, send)
+
+    def _check(self, request: HTTPRequest) -> None:
+        if self.api_key is not None and request.url.path not in ("/", "/health"):
+            given = request.headers.get("authorization", "").removeprefix("Bearer ")
+            if not hmac.compare_digest(given.encode(), self.api_key.encode()):
+                raise RequestError(
+                    "missing or wrong API key; send the header Authorization: Bearer KEY",
+                    status=401,
+                    code="invalid_api_key",
+                )
+        if request.method != "POST":
+            return
+        content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if content_type != "application/json":
+            raise RequestError("the content type must be application/json", status=415)
+
+
+async def _json_of(request: HTTPRequest, limit: int) -> Any:
+    """Return the JSON of the body; RequestError if it has more than limit bytes or is not JSON."""
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > limit:
+            raise RequestError(f"the body must have at most {limit} bytes", status=413)
+    try:
+        return json.loads(body)
+    except (ValueError, RecursionError):
+        raise RequestError("the body must be valid JSON") from None
+
+
+async def _disconnected(request: HTTPRequest) -> None:
+    """Wait until the client has closed the connection."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def _reason(pieces: Sequence[AnswerPiece]) -> str | None:
+    finish = pieces[-1].finish if pieces else None
+    return None if finish is None else REASONS[finish]
+
+
+def _event(body: dict[str, Any]) -> str:
+    return f"data: {json.dumps(body, ensure_ascii=False)}\n\n"
+
+
+def _error_response(error: RequestError) -> JSONResponse:
+    return JSONResponse(error.body, status_code=error.status, headers=error.headers)
+
+
+async def _refuse(request: HTTPRequest, error: Exception) -> Response:
+    assert isinstance(error, RequestError)
+    return _error_response(error)
+
+
+async def _not_found(request: HTTPRequest, error: Exception) -> Response:
+    status = getattr(error, "status_code", 404)
+    place = f"{request.method} {request.url.path:.80}"
+    return _error_response(
+        RequestError(f"unknown endpoint {place}", status=status, code="not_found")
+    )
+
+
+async def _failed(request: HTTPRequest, error: Exception) -> Response:
+    return _error_response(RequestError("internal error", status=500, kind="server_error"))
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Return a socket that listens; UserError if the address is unknown or the port is taken."""
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        return socket.create_server((host, port), family=family)
+    except OSError as error:
+        remedy = (
+            "use another --port" if error.errno == errno.EADDRINUSE else "check --host and --port"
+        )
+        raise UserError(f"cannot listen on {host}:{port}: {error.strerror}; {remedy}") from None
+
+
+def run(app: Starlette, listening: socket.socket) -> None:
+    """Serve until SIGINT or SIGTERM; open answers then have FINISHING seconds to end."""
+    config = uvicorn.Config(
+        app,
+        log_level="warning",
+        access_log=False,
+        timeout_graceful_shutdown=FINISHING,
+    )
+    uvicorn.Server(config).run(sockets=[listening])

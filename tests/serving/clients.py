@@ -1,0 +1,38 @@
+"""A server in a thread, and what its clients need."""
+
+import contextlib
+import threading
+import time
+
+import uvicorn
+
+from gptmini.serving.engine import Engine
+from gptmini.serving.server import Server, ServerSettings, listen
+
+PATIENCE = 60  # seconds
+
+
+@contextlib.contextmanager
+def served(model, tokenizer, *, batch_size=4, max_waiting=100, **changes):
+    """Serve a model on a free port in a thread; yield the address and the server."""
+    settings = {
+        "model": "tiny",
+        "defaults": {},
+        "seed": 1,
+        "max_tokens": 64,
+        "allowed_hosts": ["127.0.0.1"],
+    }
+    engine = Engine(model, tokenizer, batch_size=batch_size, max_waiting=max_waiting)
+    server = Server(engine, tokenizer, ServerSettings(**settings | changes))
+    listening = listen("127.0.0.1", 0)
+    running = uvicorn.Server(uvicorn.Config(server.app(), log_level="warning"))
+    thread = threading.Thread(target=running.run, kwargs={"sockets": [listening]})
+    thread.start()
+    while not running.started:
+        time.sleep(0.01)
+    try:
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}", engine
+    finally:
+        running.should_exit = True
+        thread.join(PATIENCE)
+        engine.close(0)
