@@ -88,9 +88,10 @@ KEPT = {}
 
 @pytest.fixture
 def once(script, tmp_path, tmp_path_factory):
-    """Run an action in the working folder, or copy its folder there if an action of this name ran before.
+    """Run an action in the working folder, or copy its files there if an action of this name ran before.
 
-    For runs that many tests start with. Removes other runs from the working folder.
+    For runs that many tests start with. Removes other runs from the working folder. A copy does not have the files that
+    another test had put into its working folder before the action.
     """
 
     def act_or_copy(name, act):
@@ -98,9 +99,15 @@ def once(script, tmp_path, tmp_path_factory):
         if name in KEPT:
             shutil.copytree(KEPT[name].folder, tmp_path, symlinks=True, dirs_exist_ok=True)
         else:
+            others = {path.name for path in tmp_path.iterdir()} - {"my.txt", "data"}
             result = act()
             folder = tmp_path_factory.mktemp("once") / "kept"
-            shutil.copytree(tmp_path, folder, symlinks=True)
+            shutil.copytree(
+                tmp_path,
+                folder,
+                symlinks=True,
+                ignore=lambda place, _: others if place == str(tmp_path) else (),
+            )
             KEPT[name] = Kept(folder, result)
         return KEPT[name]
 

@@ -280,7 +280,9 @@ def test_a_chat_that_the_template_refuses_is_named_or_left_out_and_counted(
             watcher=Watcher(on_note=notes.append),
         )
         (note,) = [note for note in notes if "because the template" in note]
-        assert re.match(r"30 chats .* first: .*some\.jsonl, line 51 .*roles must alternate$", note)
+        assert re.match(
+            r"30 chats .* first error: .*some\.jsonl, line 51 .*roles must alternate$", note
+        )
 
         listed = (store.folder / "skipped.txt").read_text().splitlines()
         assert [int(re.search(r"line ([\d,]+)", line)[1].replace(",", "")) for line in listed] == [

@@ -23,7 +23,7 @@ def test_a_state_is_read_as_it_was_written_last(tmp_path, state):
 @pytest.mark.parametrize("text", ["", '{"state": "done"}', '{"state": "ill", "step": 1}'])
 def test_a_state_that_no_run_wrote_is_refused_and_named(tmp_path, text):
     (tmp_path / "state").write_text(text)
-    with pytest.raises(UserError, match="state is not "):
+    with pytest.raises(UserError, match="/state "):
         read_status(tmp_path)
 
 
