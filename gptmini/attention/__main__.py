@@ -23,14 +23,14 @@ SHADES = " ░▒▓█"  # one shade for each range of weights: 0 to 0.2, 0.2 t
 def example_projections() -> dict[str, nn.Linear]:
     """Return the query, key and value projections with the notebook's random weights."""
     torch.manual_seed(SEED)
-    # The notebook draws six (2, 3) matrices before the projections. Draw them too, to get the same random numbers.
+    # The notebook draws six (2, 3) matrices before the projections. Draw these matrices, to get the same numbers.
     for _ in range(6):
         nn.Linear(3, 2, bias=False)
     return {name: nn.Linear(D_MODEL, D_MODEL) for name in ("queries", "keys", "values")}
 
 
 def embed(words: list[str]) -> Tensor:
-    """Return a random vector for each word, (T, D_MODEL); equal words get equal vectors."""
+    """Return a random vector for each word, (T, D_MODEL). Equal words get equal vectors."""
     vocabulary = sorted(set(words))
     ids = torch.tensor([vocabulary.index(word) for word in words])  # (T,)
     torch.manual_seed(SEED)
@@ -55,7 +55,7 @@ def show(step: str, why: str, **tensors: Tensor) -> None:
 
 
 def show_weights(words: list[str], weights: Tensor) -> None:
-    """Print weights (H, T, T) as one table per head; a darker shade means a larger weight."""
+    """Print weights (H, T, T) as one table per head. A darker shade means a larger weight."""
     width = max(6, *(len(word) for word in words))
     for head, table in enumerate(weights.tolist(), start=1):
         columns = "".join(f"{word:>{width + 2}}" for word in words)
@@ -71,7 +71,7 @@ def show_weights(words: list[str], weights: Tensor) -> None:
 
 
 def read_words() -> tuple[list[str], Tensor]:
-    """Parse the command line; return the words of the example and their vectors, (T, D_MODEL)."""
+    """Parse the command line. Return the words of the example and the vectors of these words, (T, D_MODEL)."""
     parser = argparse.ArgumentParser(
         prog="python -m gptmini.attention",
         description="Multi-head attention, step by step.",
@@ -174,6 +174,6 @@ def main() -> None:
 
 if __name__ == "__main__":
     if hasattr(signal, "SIGPIPE"):
-        # End without a traceback if the reader of a pipe, such as head, closes it early.
+        # A program that reads the output, such as head, may close the pipe early. End without a traceback then.
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     main()

@@ -10,7 +10,7 @@ from gptmini.attention.functional import causal_mask
 
 
 class Slots:
-    """The cache slots that a forward pass fills, and the slots that it attends to. All layers of a model share them.
+    """The cache slots that a forward pass fills, and the slots that the pass attends to. All layers share these slots.
 
     Each row is filled from the left. If all rows have the same length, a slice selects the slots. If lengths differ,
     an index and a mask select them.
@@ -37,11 +37,11 @@ class Slots:
         self.index: tuple = ()
         self.visible = 0
 
-        # Bool, broadcasts to (B, H, T, S); None if each query may see every key up to its own position.
+        # Bool, broadcasts to (B, H, T, S); None if each query may see every key up to the query's position.
         self.mask: Tensor | None = None
 
     def set_lengths(self, lengths: Sequence[int]) -> None:
-        """Keep the first lengths[b] positions of each row b; the next pass continues after them."""
+        """Keep the first lengths[b] positions of each row b. The next pass continues after these positions."""
         self.longest = max(lengths)
         if len(set(lengths)) == 1:
             self.lengths = lengths[0]
@@ -51,7 +51,7 @@ class Slots:
     def reserve(self, n_tokens: int) -> None:
         """Reserve the next n_tokens slots of each row for one forward pass.
 
-        Raises ValueError if the slots exceed the capacity.
+        Raises ValueError if a row needs more slots than the capacity.
         """
         visible = self.longest + n_tokens
         if visible > self.capacity:
@@ -80,7 +80,7 @@ class Slots:
             self.mask = causal_mask(n_tokens, visible, device=self.device)  # (T, S)
 
     def _take_index(self, lengths: Tensor, n_tokens: int, visible: int) -> None:
-        """Reserve n_tokens slots after the end of each row. Queries may see S = visible slots."""
+        """Reserve n_tokens slots after the end of each row. A query may see at most S = visible slots."""
         rows = torch.arange(self.batch_size, device=self.device)  # (B,)
         new = torch.arange(n_tokens, device=self.device)  # (T,)
         self.visible = visible
@@ -101,7 +101,10 @@ class LayerCache:
         self.slots = slots
 
     def append(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Store keys and values, (B, T, G, D) each, in the reserved slots. Return all visible slots, (B, S, G, D)."""
+        """Store keys and values, (B, T, G, D) each, in the reserved slots.
+
+        Return the keys and values in all visible slots, (B, S, G, D) each.
+        """
         self.keys[self.slots.index] = keys
         self.values[self.slots.index] = values
 
@@ -110,7 +113,7 @@ class LayerCache:
 
 
 class KVCache:
-    """A LayerCache for each block of a model, for inference only.
+    """The keys and values of all blocks of a model, with a LayerCache for each block. It is for inference only.
 
     Each forward pass reserves slots, and then the layers fill the slots.
     """
@@ -137,7 +140,7 @@ class KVCache:
 
     @staticmethod
     def _layers_in(room: Tensor, slots: Slots) -> list[LayerCache]:
-        """Return the cache of each layer as views of room (N, B, 2 G, capacity, D)."""
+        """Return the cache of each layer. The caches are views of the tensor room, (N, B, 2 G, capacity, D)."""
         n_kv_heads = room.size(2) // 2
         layers = []
         for layer in room.transpose(2, 3):  # (B, capacity, 2 G, D)
@@ -147,7 +150,7 @@ class KVCache:
         return layers
 
     def rows(self, rows: slice, slots: Slots) -> "KVCache":
-        """Return a cache of some rows that shares the memory of this one; slots are those of the rows."""
+        """Return a cache of some rows that shares the memory of this cache. slots are the slots of these rows."""
         part = copy.copy(self)
         part.slots = slots
         part.buffer = self.buffer[:, rows]  # (N, n, 2 G, capacity, D)
@@ -156,13 +159,16 @@ class KVCache:
 
     @property
     def tensors(self) -> list[Tensor]:
-        """All key and value buffers, (B, capacity, G, D) each, in the order of the layers."""
+        """The key and value buffers of all layers, in the order of the layers; (B, capacity, G, D) each."""
         tensors = []
         for layer in self.layers:
             tensors += [layer.keys, layer.values]
         return tensors
 
     def fill(self, rows: Tensor, other: "KVCache", n_tokens: int) -> None:
-        """Copy the first n_tokens positions of other into these rows, int64 (n,). The caller sets the lengths."""
+        """Copy the first n_tokens positions of other into these rows, int64 (n,).
+
+        The caller sets the lengths of the rows.
+        """
         for mine, theirs in zip(self.tensors, other.tensors, strict=True):
             mine[rows, :n_tokens] = theirs[:, :n_tokens]

@@ -12,7 +12,8 @@ from gptmini.attention.linear import Linear
 from gptmini.attention.rotary import Rotary, rotate
 from gptmini.user_error import UserError
 
-QK_NORM_EPS = 1e-6  # nanochat's value; far below the mean square of any trained query or key
+# nanochat uses this value. It is far below the mean square of any trained query or key.
+QK_NORM_EPS = 1e-6
 
 
 def check_heads(d_model: int, n_heads: int, n_kv_heads: int) -> None:
@@ -55,14 +56,14 @@ class CausalMultiHeadAttention(nn.Module):
         Args:
             d_model: C, width of input and output.
             n_heads: H, query heads.
-            n_kv_heads: G, key and value heads; each serves H / G query heads. None for H.
-            d_head: D, width of each head; None for C / H.
+            n_kv_heads: G, key and value heads. Each of them serves H / G query heads. None: G is H.
+            d_head: D, width of each head. None: D is C / H.
             bias: True if both projections have a bias; "qkv" if only the fused query/key/value projection has a bias.
             dropout: probability of dropping an attention weight, in training only.
-            qk_norm: True to RMS-normalise each query and key; "gain" to multiply them by D learned gains, too. All
-                heads share the gains.
+            qk_norm: True to RMS-normalise each query and key; "gain" to also multiply queries and keys by D learned
+                gains. All heads share the gains.
             qk_norm_eps: number that the norm adds to the mean square.
-            scale: factor on the scores; None for 1 / sqrt(D).
+            scale: factor on the scores. None: 1 / sqrt(D).
 
         Raises UserError if d_head is None and H does not divide C, or if G does not divide H.
         """
@@ -123,7 +124,7 @@ class CausalMultiHeadAttention(nn.Module):
     def attention_weights(self, x: Tensor, *, rotary: Rotary | None = None) -> Tensor:
         """Return the weights (B, H, T, T) of forward(x, rotary=rotary), without dropout.
 
-        The fused kernel of forward does not return its weights, so the plain formula computes them.
+        The fused kernel of forward does not return its weights, so this method uses the plain formula.
         """
         queries, keys, _ = self._project(x, rotary)  # (B, T, H or G, D)
         n_tokens = x.size(1)
@@ -135,7 +136,7 @@ class CausalMultiHeadAttention(nn.Module):
         )
 
     def _project(self, x: Tensor, rotary: Rotary | None) -> tuple[Tensor, Tensor, Tensor]:
-        """Return queries (B, T, H, D), keys and values (B, T, G, D); queries and keys are rotated and normalised."""
+        """Return queries (B, T, H, D), keys and values (B, T, G, D). Queries and keys are rotated and normalised."""
         if x.ndim != 3 or x.size(-1) != self.d_model:
             raise ValueError(f"x must be (B, T, C={self.d_model}), got {tuple(x.shape)}")
 
@@ -159,7 +160,7 @@ class CausalMultiHeadAttention(nn.Module):
         return queries, keys, values  # (B, T, H or G, D)
 
     def qk_gains(self) -> Tensor:
-        """Return the gains of all query and key heads, (H + G, D); only for qk_norm="gain"."""
+        """Return the gains of all query and key heads, (H + G, D). Requires qk_norm="gain"."""
         queries = self.query_gain.expand(self.n_heads, -1)  # (H, D)
         keys = self.key_gain.expand(self.n_kv_heads, -1)  # (G, D)
         return torch.cat((queries, keys))  # (H + G, D)

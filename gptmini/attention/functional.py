@@ -1,4 +1,4 @@
-"""Attention as a plain formula; tests compare every faster implementation with it."""
+"""Attention as a plain formula. The tests compare every faster implementation with this formula."""
 
 import math
 
@@ -7,10 +7,10 @@ from torch import Tensor
 
 
 def causal_mask(n_queries: int, n_keys: int, *, device: torch.device | None = None) -> Tensor:
-    """Return the causal mask: the last query sees every key, and each earlier query sees one key fewer.
+    """Return the causal mask. The last query sees every key. Each earlier query sees one key fewer than the next query.
 
     If there are fewer queries than keys, the queries are the newest T = n_queries of S = n_keys positions.
-    Returns bool (T, S) on the device; True means that query t may attend to key s: s <= t + S - T.
+    Returns bool (T, S) on the device. True means that query t may attend to key s: s <= t + S - T.
     """
     return torch.ones(n_queries, n_keys, dtype=torch.bool, device=device).tril(n_keys - n_queries)
 
@@ -22,15 +22,15 @@ def attention_weights(
     mask: Tensor | None = None,
     scale: float | None = None,
 ) -> Tensor:
-    """Return softmax(scale * queries @ keys^T) over the keys; weights are zero where the mask is False.
+    """Return softmax(scale * queries @ keys^T) over the keys. A weight is zero if the mask is False at its place.
 
     Args:
         queries: (..., H, T, D), or (T, D) for one head without a batch.
-        keys: (..., G, S, D) or (S, D); each of the G key heads serves H / G neighbouring query heads.
-        mask: bool, broadcastable to (..., H, T, S); True: the query may see the key. Each row must have a True.
-        scale: factor on the scores; None for 1 / sqrt(D).
+        keys: (..., G, S, D) or (S, D). Each of the G key heads serves H / G neighbouring query heads.
+        mask: bool, broadcastable to (..., H, T, S); True: the query may see the key. Each row must contain True.
+        scale: factor on the scores. None: 1 / sqrt(D).
 
-    Returns (..., H, T, S); each row sums to 1.
+    Returns (..., H, T, S). Each row sums to 1.
     Source: Vaswani et al. 2017, section 3.2.1; grouped heads: Ainslie et al. 2023, section 2.2.
     """
     keys = _expand_heads(keys, queries)  # (..., H, S, D)

@@ -1,11 +1,11 @@
-"""The linear layer of the GPT; it computes in the dtype of its input."""
+"""The linear layer of the GPT. The layer computes in the dtype of its input."""
 
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 
 class Linear(nn.Linear):
-    """x W^T + b in the dtype of x.
+    """A linear layer that computes x W^T + b in the dtype of x.
 
     If x is bfloat16, each call casts the float32 weights to bfloat16. Source: nanochat.
     """

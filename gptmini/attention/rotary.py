@@ -1,4 +1,4 @@
-"""Rotary position embedding: the angle between a query and a key depends only on their distance."""
+"""Rotary position embedding. The rotation between a query and a key depends only on the distance of their positions."""
 
 import math
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 class Rotary(NamedTuple):
-    """Cosines and sines for a number of positions."""
+    """The cosines and the sines of the angles at some positions."""
 
     cos: Tensor  # (T, D / 2), or (B, T, D / 2) if the rows of a batch have different positions
     sin: Tensor  # same shape as cos
@@ -18,13 +18,13 @@ class Rotary(NamedTuple):
 def rotary_table(
     length: int, d_head: int, base: float, scaling: Mapping[str, float] | None = None
 ) -> Rotary:
-    """Return cosines and sines of position / base^(2i / d_head) for each position and each channel pair i.
+    """Return the cosines and sines of position / base^(2i / d_head), for each position and each channel pair i.
 
     Args:
         length: number of positions, starting at 0.
         d_head: D, even.
         base: the slowest pair makes one turn in about 2 * pi * base tokens.
-        scaling: keyword arguments of scale_frequencies; None keeps the frequencies.
+        scaling: keyword arguments of scale_frequencies. None: the frequencies are not scaled.
 
     Returns float32 tables on the CPU, (length, D / 2) each. A forward pass uses the rows of its positions.
     """
@@ -49,7 +49,7 @@ def scale_frequencies(
     high_freq_factor: float | None = None,
     original_context_length: float | None = None,
 ) -> Tensor:
-    """Scale the plain frequencies (D/2) for a context that was lengthened after pretraining; return (D/2).
+    """Scale the plain frequencies (D/2) for a context that was lengthened after pretraining. Return the result, (D/2).
 
     If only factor is given, every frequency is divided by it. If the other three arguments are given, the result
     depends on the number of turns that a frequency makes within the original context:
@@ -74,8 +74,8 @@ def rotate(x: Tensor, rotary: Rotary) -> Tensor:
     """Rotate each pair (x[i], x[i + D/2]) of a head by minus the angle of its position: (B, T, H, D) to (B, T, H, D).
 
     Source: Su et al. 2021, section 3.2.2, with two changes from nanochat. A pair takes one channel from each half of
-    the head instead of two neighbours, and the sine is negated. Scores depend only on differences of angles, so both
-    signs train equally well. Weights exported to nanochat need the negated sine.
+    the head instead of two neighbours, and the sine is negated. Scores depend only on differences of angles, so
+    a model trains equally well with either sign of the sine. Weights exported to nanochat need the negated sine.
     """
     cos = rotary.cos.to(x.dtype).unsqueeze(-2)  # ([B,] T, 1, D/2)
     sin = rotary.sin.to(x.dtype).unsqueeze(-2)  # ([B,] T, 1, D/2)

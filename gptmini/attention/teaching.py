@@ -34,10 +34,10 @@ from gptmini.user_error import UserError
 
 
 class SelfAttention(nn.Module):
-    """One head; each token attends to every token: softmax(x W_q (x W_k)^T / sqrt(d_out_kq)) x W_v."""
+    """One head, in which each token attends to every token: softmax(x W_q (x W_k)^T / sqrt(d_out_kq)) x W_v."""
 
     def __init__(self, d_in: int, d_out_kq: int, d_out_v: int | None = None) -> None:
-        """Create the three weight matrices, uniform on [0, 1); d_out_v=None means d_out_kq."""
+        """Create the three weight matrices with random values, uniform on [0, 1). d_out_v=None means d_out_kq."""
         super().__init__()
         if d_out_v is None:
             d_out_v = d_out_kq
@@ -73,7 +73,7 @@ class LinearSelfAttention(nn.Module):
 
 
 class SelfAttentionWrapper(nn.Module):
-    """num_heads separate SelfAttention heads; their context vectors are concatenated."""
+    """num_heads separate SelfAttention heads. The context vectors of the heads are concatenated."""
 
     def __init__(self, d_in: int, d_out_kq: int, d_out_v: int, num_heads: int) -> None:
         super().__init__()
@@ -101,7 +101,7 @@ class CausalAttention(LinearSelfAttention):
         dropout: float,
         qkv_bias: bool = False,
     ) -> None:
-        """Create the three projections and the mask for up to context_length tokens; dropout is a probability."""
+        """Create the three projections and the mask for up to context_length tokens. dropout is a probability."""
         super().__init__(d_in, d_out, qkv_bias)
         self.dropout = nn.Dropout(dropout)
         mask = functional.causal_mask(context_length, context_length)
@@ -113,12 +113,15 @@ class CausalAttention(LinearSelfAttention):
         return functional.attention_weights(self.W_query(x), self.W_key(x), mask=mask)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map (..., T, d_in) to (..., T, d_out); in training, dropout zeroes some weights and scales up the rest."""
+        """Map (..., T, d_in) to (..., T, d_out).
+
+        In training, dropout sets some weights to zero and scales up the other weights.
+        """
         return self.dropout(self.attention_weights(x)) @ self.W_value(x)
 
 
 class MultiHeadAttentionWrapper(nn.Module):
-    """num_heads separate CausalAttention heads; their context vectors are concatenated."""
+    """num_heads separate CausalAttention heads. The context vectors of the heads are concatenated."""
 
     def __init__(
         self,
@@ -148,7 +151,7 @@ class MultiHeadAttentionWrapper(nn.Module):
 
 
 class MultiHeadAttention(CausalAttention):
-    """Multi-head attention with three large projections instead of three per head.
+    """Multi-head attention with three large projections instead of three small projections per head.
 
     Three products compute the queries, the keys and the values of all heads. The results are split into heads, and an
     output projection mixes the context vectors of the heads.
@@ -163,7 +166,7 @@ class MultiHeadAttention(CausalAttention):
         num_heads: int,
         qkv_bias: bool = False,
     ) -> None:
-        """Create the layers of CausalAttention and the output projection; all heads together are d_out wide.
+        """Create the layers of CausalAttention and the output projection. All heads together are d_out wide.
 
         Raises UserError if num_heads does not divide d_out.
         """
@@ -194,7 +197,10 @@ class MultiHeadAttention(CausalAttention):
 
 
 class SeparateWidthAttention(nn.Module):
-    """Heads without a mask, with separate inputs for query, key and value. The width of values may differ."""
+    """Heads without a mask, with separate inputs for query, key and value.
+
+    Values may be wider or narrower than queries and keys.
+    """
 
     def __init__(
         self,
@@ -246,7 +252,7 @@ class CrossAttention(SelfAttention):
 
 
 def _mask_for(x: Tensor, mask: Tensor) -> Tensor:
-    """Return the top-left (T, T) corner of the mask; raise ValueError if the mask has fewer than T rows."""
+    """Return the top-left (T, T) corner of the mask. Raise ValueError if the mask has fewer than T rows."""
     n_tokens = x.size(-2)
     if n_tokens > mask.size(-1):
         raise ValueError(
