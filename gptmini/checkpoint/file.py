@@ -1,7 +1,7 @@
-"""The checkpoint file: tensors and plain JSON types, written atomically, and checked before it is read.
+"""The checkpoint file. It contains tensors and plain JSON types. It is written atomically and checked before reading.
 
 Layout: {"gptmini": {"format", "config", "tokenizer", ...}, "state_dict": {"model.<name>": tensor}, ...}. Sampling needs
-only these two entries. The other entries are for resuming, such as the optimizer state.
+only these two entries. The other entries, such as the optimizer state, are needed only to resume a run.
 """
 
 import math
@@ -18,12 +18,12 @@ from gptmini.untrusted import read_tensors
 from gptmini.user_error import UserError
 from gptmini.version import __version__
 
-FORMAT = 1  # number of the layout; read_checkpoint refuses any other number
+FORMAT = 1  # number of this layout; read_checkpoint refuses a file with a different number
 WEIGHTS_PREFIX = "model."  # prefix of the GPT's weights in the training module
 
 
 def header(config: GPTConfig, tokenizer: dict, **more: object) -> dict:
-    """Describe a checkpoint in plain values: the entry "gptmini" of the file.
+    """Return the entry "gptmini" of a checkpoint file. This entry describes the checkpoint in plain values.
 
     Args:
         config: the model's configuration.
@@ -44,7 +44,8 @@ def header(config: GPTConfig, tokenizer: dict, **more: object) -> dict:
 def write_checkpoint(checkpoint: dict, path: Path, *, previous: Path | None = None) -> None:
     """Write a checkpoint atomically: write a temporary file, flush it to disk, and rename it.
 
-    Just before this rename, an old file at `path` is renamed to `previous`. If `previous` is None, it is overwritten.
+    Just before this rename, an old file at `path` is renamed to `previous`. If `previous` is None, the old file is
+    overwritten.
     A process that is killed between the two renames leaves no file at `path`, and a complete file at `previous`.
 
     Raises OSError if the disk is full or permission is missing. The old file is then unchanged, and the partial file is
@@ -73,8 +74,9 @@ def read_checkpoint(path: Path, *, mapped: bool = False, is_checked: bool = Fals
     Args:
         path: the checkpoint's file.
         mapped: whether tensors stay in the file until they are used. A caller that needs only the weights then does
-            not read the optimizer state, which is twice as large. The file must not change meanwhile.
-        is_checked: whether the checksums were verified before, such as by another process of the run.
+            not read the optimizer state. The optimizer state is twice as large as the weights. The file must not
+            change while its tensors are used.
+        is_checked: whether the checksums were verified before, for example by another process of the run.
 
     Raises UserError if the file has a different format, is damaged, or contains pickled code.
     """
@@ -84,7 +86,7 @@ def read_checkpoint(path: Path, *, mapped: bool = False, is_checked: bool = Fals
 
 
 def read_header(path: Path) -> dict:
-    """Read the entry "gptmini" of a checkpoint, without reading its weights or verifying their checksums.
+    """Read the entry "gptmini" of a checkpoint, without reading the weights and without verifying checksums.
 
     Raises UserError if the file has a different format, is damaged, or contains pickled code.
     """
@@ -103,12 +105,12 @@ def _check_format(checkpoint: dict, path: Path) -> None:
     if type(entry.get("format")) is not int or entry["format"] != FORMAT:
         raise UserError(
             f"{path} has checkpoint format {entry.get('format')!r}, but this version reads format {FORMAT}; "
-            "use the version of gptmini that wrote it"
+            "use the version of gptmini that wrote the checkpoint"
         )
 
 
 def step_of(path: Path) -> float:
-    """Return the optimizer step of a checkpoint; infinity for a file that is damaged or has no step.
+    """Return the optimizer step of a checkpoint. Return infinity if the file is damaged or does not store a step.
 
     All checksums of the file are verified, but its tensors are not read into memory.
     """
@@ -131,7 +133,7 @@ def build_model(checkpoint: dict) -> GPT:
     embedding = weights.get("embedding.weight", torch.empty(0)).shape
     if embedding != claimed or config.n_layers > len(weights):
         raise UserError(
-            "the checkpoint's weights do not match its config: "
+            "the weights of the checkpoint do not match its config: "
             f"expected {config.n_layers} layers and an embedding of {claimed}, "
             f"got {len(weights)} weights and an embedding of {tuple(embedding)}"
         )
@@ -141,23 +143,25 @@ def build_model(checkpoint: dict) -> GPT:
         model.load_state_dict(weights, assign=True)
     except RuntimeError as error:
         reasons = " ".join(line.strip() for line in str(error).splitlines()[1:])
-        raise UserError(f"the checkpoint's weights do not match its config: {reasons}") from None
+        raise UserError(
+            f"the weights of the checkpoint do not match its config: {reasons}"
+        ) from None
     return model.eval()
 
 
 def config_of(entry: dict) -> GPTConfig:
-    """Read the GPTConfig in the entry "gptmini" of a checkpoint; UserError if it is not a GPTConfig."""
+    """Read the GPTConfig in the entry "gptmini" of a checkpoint. Raise UserError if the config is not a GPTConfig."""
     settings = entry.get("config")
     if not isinstance(settings, dict):
-        raise UserError("the checkpoint has no config")
+        raise UserError("the checkpoint does not contain a config")
     try:
         return config_from_file(settings)
-    except (ValueError, TypeError) as error:  # a TypeError for a key that is not a string
-        raise UserError(f"the checkpoint's config is not a GPTConfig: {error}") from None
+    except (ValueError, TypeError) as error:  # TypeError: a key is not a string
+        raise UserError(f"the config of the checkpoint is not a valid GPTConfig: {error}") from None
 
 
 def _weights_of(state: dict) -> dict[str, Tensor]:
-    """Select a GPT's weights from the training module's state dict, and remove the prefix from their names.
+    """Select the weights of a GPT from the state dict of the training module. Remove the prefix from the names.
 
     Raises UserError if a weight is not a floating-point tensor, or if the weights have different dtypes.
     """
@@ -168,9 +172,9 @@ def _weights_of(state: dict) -> dict[str, Tensor]:
 
     for name, tensor in weights.items():
         if not isinstance(tensor, Tensor) or not tensor.is_floating_point():
-            raise UserError(f"the checkpoint's weight {name} must be a floating-point tensor")
+            raise UserError(f"the weight {name} of the checkpoint must be a floating-point tensor")
     dtypes = {tensor.dtype for tensor in weights.values()}
     if len(dtypes) > 1:
         names = ", ".join(sorted(map(str, dtypes)))
-        raise UserError(f"the checkpoint's weights must have the same dtype, got {names}")
+        raise UserError(f"all weights of the checkpoint must have the same dtype, got {names}")
     return weights

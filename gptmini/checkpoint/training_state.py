@@ -22,7 +22,7 @@ class TrainingState:
     step: int  # optimizer steps done
     max_steps: int  # the run's last optimizer step
     validated_step: int  # latest validated step
-    # Path, step and published details of the weights that the run started with; None for new weights.
+    # Path, step and published details of the weights that the run started with. None: the weights were random.
     origin: dict | None
     bad_steps: int  # steps that were not applied, because loss or gradient was not finite
     bad_steps_in_a_row: int  # bad steps since the last applied step
@@ -31,7 +31,7 @@ class TrainingState:
 
     @classmethod
     def parse(cls, checkpoint: dict, path: Path) -> "TrainingState":
-        """Build the training state of a checkpoint that read_checkpoint returned; `path` is its file.
+        """Build the training state of a checkpoint that read_checkpoint returned. `path` is the file of the checkpoint.
 
         Raises UserError if the checkpoint holds only a model, or if its training state has a different layout.
         """
@@ -56,7 +56,7 @@ class TrainingState:
             )
         except UserError as error:
             raise UserError(f"{path}: {error}") from None
-        except (KeyError, TypeError, ValueError):  # an entry is missing, or has a different form
+        except (KeyError, TypeError, ValueError):  # an entry is missing or has a wrong type
             raise UserError(
                 f"{path} has no training state that this version can resume from"
             ) from None

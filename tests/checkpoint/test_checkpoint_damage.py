@@ -88,7 +88,7 @@ def test_tensors_of_something_else_are_refused(path, foreign):
         ({"d_model": 48}, "config: .* embedding of .*, got .* embedding of "),
         ({"n_layers": 1}, "config: Unexpected key.*blocks.1"),
         ({"n_layers": 3}, "config: Missing key.*blocks.2"),
-        ({"d_modle": 24}, "not a GPTConfig: .*d_modle"),
+        ({"d_modle": 24}, "GPTConfig: .*d_modle"),
         # Sizes that no machine has room for: refused before any memory is asked for.
         ({"d_ff": 2**32}, "config: size mismatch for blocks.0.mlp"),
         ({"n_layers": 9_999}, "config: expected 9999 layers"),
