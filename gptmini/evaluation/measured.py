@@ -25,7 +25,7 @@ class TrainedModel(NamedTuple):
     """A model to evaluate."""
 
     run: Path  # run, checkpoint file or exported folder, as given by the user
-    path: Path  # its checkpoint or exported folder
+    path: Path  # the checkpoint file or exported folder of the model
     model: GPT
     tokenizer: Tokenizer
     data: Path | None  # prepared folder that the model was trained on, if its checkpoint names it
@@ -37,8 +37,8 @@ class Measured(NamedTuple):
     path: Path  # checkpoint or exported folder
     convention: str  # description of the scoring convention
     unit: str  # name of the parts of the text, in the plural
-    evaluation: Evaluation  # figures of the entire text
-    tokens_per_byte: float  # used to compute bits per byte
+    evaluation: Evaluation  # loss, number of tokens and bits per byte of the entire text
+    tokens_per_byte: float  # number of tokens per byte, used to compute bits per byte
     sums: Sums  # sums over each part of the text
 
     @property
@@ -63,7 +63,7 @@ def measure(
         text: the text to evaluate on.
         alone: True to score each document alone, after the id that bos_id_of returns for the tokenizer. This id must
             not be None. False to score all documents in one stream.
-        stride: number of ids from the start of a window to the start of the next window; None: no overlap.
+        stride: number of ids from the start of a window to the start of the next window. None: windows do not overlap.
         batch_size: windows per batch.
         on_batch: called after each batch with the number of scored tokens and the total number of tokens.
 
@@ -73,7 +73,7 @@ def measure(
     sizes = {"context_length": trained.model.config.context_length, "batch_size": batch_size}
     if alone:
         documents = text.documents(tokenizer)
-        # lm-evaluation-harness uses the longest input, too.
+        # lm-evaluation-harness also uses windows of the longest input.
         sizes["context_length"] = trained.model.config.longest_input
         tokens_per_byte = None  # known after scoring
         first = bos_id_of(tokenizer)
@@ -94,7 +94,7 @@ def measure(
     )
     n_bytes = int(sums.n_bytes.sum())
     if not n_bytes:
-        reason = "" if alone else " after its first token, because a stream does not score it"
+        reason = "" if alone else " after its first token, because the first token is not scored"
         raise UserError(
             f"{text.name} must have text{reason}; use a larger --max-tokens or a different text"
         )
@@ -113,7 +113,7 @@ def measure(
 
 
 def report_of(text: HeldOutText, measured: Sequence[Measured]) -> dict[str, Any]:
-    """Return all figures of one model, or of two models with their comparison, as plain values.
+    """Return all results of one model, or of two models with their comparison, as plain values.
 
     Raises UserError if two models were evaluated on different numbers of bytes.
     """
@@ -134,7 +134,7 @@ def report_of(text: HeldOutText, measured: Sequence[Measured]) -> dict[str, Any]
 
 
 def _figures(model: Measured) -> dict[str, Any]:
-    """Return the figures of a model with their intervals."""
+    """Return the results of a model with their confidence intervals."""
     loss = model.evaluation.loss
     bits = model.evaluation.bits_per_byte
     of_loss = interval_of_loss(model.sums)
@@ -157,7 +157,7 @@ def _comparison(first: Measured, second: Measured) -> dict[str, Any]:
     if first.n_bytes != second.n_bytes:
         raise UserError(
             f"{first.path} and {second.path} must be compared on the same text, "
-            f"got {first.n_bytes:,} and {second.n_bytes:,} bytes"
+            f"got texts of {first.n_bytes:,} and {second.n_bytes:,} bytes"
         )
     comparison = compare(first.sums, second.sums)
     difference = second.evaluation.bits_per_byte - first.evaluation.bits_per_byte
@@ -170,7 +170,7 @@ def _comparison(first: Measured, second: Measured) -> dict[str, Any]:
 
 
 def _scaled(interval: Interval | None, model: Measured) -> Interval | None:
-    """Convert an interval of bits per scored byte to bits per byte with the evaluation's tokens_per_byte."""
+    """Convert an interval of bits per scored byte to bits per byte, with the tokens_per_byte of the evaluation."""
     if interval is None:
         return None
     factor = model.tokens_per_byte * model.n_bytes / model.evaluation.n_tokens
@@ -180,7 +180,7 @@ def _scaled(interval: Interval | None, model: Measured) -> Interval | None:
 def _figure(
     value: float, interval: Interval | None, function: Callable[[float], float] = float
 ) -> dict[str, Any]:
-    """Apply an increasing function to a value and to both ends of its interval. The interval may be None."""
+    """Apply an increasing function to a value and to both ends of its confidence interval. The interval may be None."""
     ends = None if interval is None else [function(end) for end in interval]
     return {"value": function(value), "interval": ends}
 
@@ -188,7 +188,7 @@ def _figure(
 def scores_documents_alone(
     models: Sequence[TrainedModel], *, per_document: bool, has_stride: bool
 ) -> bool:
-    """Return whether to score each document alone: if per_document is set, or if the tokenizers differ.
+    """Return whether to score each document alone: True if per_document is set, or if the tokenizers differ.
 
     Raises UserError if each document must be scored alone, but a stride is given or a tokenizer has no id to put before
     a document.
@@ -199,11 +199,11 @@ def scores_documents_alone(
         return False
 
     if has_stride:
-        raise UserError("--stride requires models with the same tokenizer")
+        raise UserError("--stride requires models that have the same tokenizer")
     for trained in models:
         if bos_id_of(trained.tokenizer) is None:
             raise UserError(
                 f"the tokenizer of {trained.path} must have an end-of-text token to put before each document; "
-                "tokenizer=char has this token only if its text had several documents"
+                "the tokenizer 'char' has an end-of-text token only if its text had several documents"
             )
     return True

@@ -24,11 +24,11 @@ class Evaluation:
 
     loss: float  # nats per token
     n_tokens: int  # number of predicted tokens
-    bits_per_byte: float  # loss in bits, times the tokens per UTF-8 byte of the text
+    bits_per_byte: float  # loss in bits per token, multiplied by the number of tokens per UTF-8 byte of the text
 
     @property
     def perplexity(self) -> float:
-        """exp(loss), or infinity if exp overflows."""
+        """The perplexity: exp(loss), or infinity if exp overflows."""
         return exponential(self.loss)
 
 
@@ -45,17 +45,17 @@ class Tally:
     def add(self, losses: Tensor, n_tokens: Tensor | int) -> None:
         """Add losses in nats, of any shape. n_tokens of the losses are scored. All other losses must be zero.
 
-        The sum is in float64. On Apple's GPUs it is in float32, because they do not support float64.
+        The sum is in float64. On Apple's GPUs, the sum is in float32, because these GPUs do not support float64.
         """
         dtype = torch.float32 if losses.device.type == "mps" else torch.float64
         self.nats = self.nats + losses.sum(dtype=dtype)
         self.n_tokens = self.n_tokens + n_tokens
 
     def evaluation(self, tokens_per_byte: float) -> Evaluation:
-        """Return the result for all tokens so far. tokens_per_byte is the ratio in the entire text.
+        """Return the result for all tokens so far. tokens_per_byte is the number of tokens per byte of the entire text.
 
-        The first token of a split is never predicted, but tokens_per_byte counts it. So bits per byte include the mean
-        loss for this token. Raises UserError if no token was scored.
+        The first token of a split is never predicted, but tokens_per_byte counts this token. Therefore bits per byte
+        include the mean loss for the first token. Raises UserError if no token was scored.
         """
         n_tokens = int(self.n_tokens)
         if not n_tokens:
@@ -69,7 +69,7 @@ class Tally:
 
 
 class Sums(NamedTuple):
-    """Sums over each part of a text, (n_parts,) each; a part is a document or a block."""
+    """The sums over each part of a text. A part is a document or a block. Each array has the shape (n_parts,)."""
 
     nats: np.ndarray  # float64
     n_tokens: np.ndarray  # int64, scored tokens
@@ -113,7 +113,7 @@ def evaluate(
     """Evaluate a model on batches. Each token has the same weight, and random numbers are not used.
 
     Args:
-        model: a GPT in train or eval mode; the mode is restored afterwards.
+        model: a GPT in train or eval mode; the mode of the model is restored afterwards.
         batches: pairs of tokens and targets, int64 (B, T) of any sizes, on any device. Targets of -100 are not scored.
         tokens_per_byte: tokens per UTF-8 byte in the split of the batches.
 
@@ -133,10 +133,10 @@ def score(
     byte_lengths: np.ndarray,
     on_batch: Callable[[int], None] = lambda n_tokens: None,
 ) -> tuple[Tally, Sums]:
-    """Score passages in order; return the tally of all tokens and the sums over each part.
+    """Score the passages in order. Return the tally of all tokens and the sums over each part.
 
     Args:
-        model: a GPT in train or eval mode; the mode is restored afterwards.
+        model: a GPT in train or eval mode; the mode of the model is restored afterwards.
         passages: the text. Parts without scored tokens are left out of the sums.
         byte_lengths: UTF-8 bytes of each id of the vocabulary, int64 (V,).
         on_batch: called after each batch with the number of tokens scored so far.
@@ -152,7 +152,7 @@ def score(
 
 
 def _score_batch(model: GPT, tally: Tally, tokens: Tensor, targets: Tensor) -> Tensor:
-    """Add a batch to a tally; return its losses, (B, T)."""
+    """Add a batch to a tally. Return the losses of the batch, (B, T)."""
     device = model.embedding.weight.device
     losses, _ = token_losses(model, tokens.to(device), targets.to(device))  # (B, T)
     tally.add(losses, n_tokens=int((targets != NOT_SCORED).sum()))
@@ -166,7 +166,7 @@ def _sums_of_parts(
     byte_lengths: np.ndarray,
     on_batch: Callable[[int], None],
 ) -> np.ndarray:
-    """Score a passage; return nats, tokens and bytes of each part with scored tokens, (3, n_parts)."""
+    """Score a passage. Return the nats, tokens and bytes of each part that has scored tokens, (3, n_parts)."""
     n_tokens = 0  # tokens of the passage so far
     n_bytes = 0
     part_numbers = [np.zeros(0, dtype=np.int64)]  # numbers of the parts in each batch, (n,)
@@ -178,7 +178,7 @@ def _sums_of_parts(
         nats = losses.cpu()[is_scored].double().numpy()  # (n,)
         lengths = byte_lengths[targets[is_scored].numpy()]  # (n,)
 
-        # The number of the part that each token belongs to. A token belongs to the block in which it starts.
+        # The number of the part that each token belongs to. A token belongs to the block in which the token starts.
         if passage.ends is None:
             parts = (n_bytes + np.cumsum(lengths) - lengths) // BLOCK_BYTES
         else:
@@ -198,9 +198,9 @@ def _sums_of_parts(
 
 
 def _sum_by_part(parts: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Sum the values (3, n) of each part; parts are non-decreasing part numbers, (n,).
+    """Sum the values (3, n) of each part. The part numbers in parts, (n,), never decrease.
 
-    Returns the distinct part numbers, (n_parts,), and their sums, (3, n_parts).
+    Returns the distinct part numbers, (n_parts,), and the sums of these parts, (3, n_parts).
     """
     starts = np.flatnonzero(np.diff(parts, prepend=-1))
     return parts[starts], np.add.reduceat(values, starts, axis=1)
@@ -208,7 +208,7 @@ def _sum_by_part(parts: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.
 
 @contextmanager
 def _in_eval_mode(model: GPT) -> Iterator[None]:
-    """Switch dropout off, and restore the mode of the model afterwards."""
+    """Put the model into eval mode, so that dropout is off. Restore the mode of the model afterwards."""
     was_training = model.training
     model.eval()
     try:

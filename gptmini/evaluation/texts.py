@@ -1,7 +1,7 @@
 """The text that models are evaluated on: a split of a prepared folder, or plain text files.
 
-Both classes return ids under a model's tokenizer, as streams or document by document. They read about max_tokens
-tokens. If max_tokens is None, they read all tokens.
+PreparedText and TextFiles return the ids of a model's tokenizer, as streams or document by document. Each class
+reads about max_tokens tokens. If max_tokens is None, all tokens are read.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,7 +20,7 @@ class PreparedText:
     """A split of a prepared folder."""
 
     def __init__(self, folder: Path, split: str, max_tokens: int | None) -> None:
-        """Open the folder; raise UserError if it is damaged."""
+        """Open the folder. Raise UserError if the folder is damaged."""
         self._store = TokenStore(folder)
         self._split = split
         self._max_tokens = max_tokens
@@ -28,7 +28,7 @@ class PreparedText:
         self.notes: list[str] = []
 
     def streams(self, tokenizer: Tokenizer) -> list[Excerpt]:
-        """Return the prepared ids of each source; raise UserError if they belong to a different tokenizer."""
+        """Return the prepared ids of each source. Raise UserError if the folder has ids of a different tokenizer."""
         if not self._has_ids_of(tokenizer):
             raise UserError(
                 f"{self._store.folder} was prepared with a different tokenizer than the model; "
@@ -37,11 +37,11 @@ class PreparedText:
         return self._store.excerpts(self._split, self._max_tokens)
 
     def documents(self, tokenizer: Tokenizer) -> list[np.ndarray]:
-        """Return the ids of each document's text; encode the text if the model has a different tokenizer."""
+        """Return the ids of the text of each document. Encode the text if the model has a different tokenizer."""
         if not self._store.has_index:
             raise UserError(
-                f"{self._store.folder} does not store where documents end; --per-document and models with "
-                "different tokenizers require this, so pass plain text files with --text"
+                "--per-document and models with different tokenizers require a folder that stores where documents end, "
+                f"got {self._store.folder}; pass plain text files with --text"
             )
         own = from_dict(self._store.tokenizer_state)
         documents = self._own_documents(own)
@@ -50,7 +50,7 @@ class PreparedText:
         return [_encode(tokenizer, own.decode(ids.tolist())) for ids in documents]
 
     def _has_ids_of(self, tokenizer: Tokenizer) -> bool:
-        """Return whether the ids in the folder are ids of this tokenizer."""
+        """Return whether the folder was prepared with this tokenizer."""
         return identity_of(tokenizer.to_dict()) == identity_of(self._store.tokenizer_state)
 
     def _own_documents(self, tokenizer: Tokenizer) -> Iterator[np.ndarray]:
@@ -78,10 +78,10 @@ class _EvaluatedCorpus(TextCorpus):
 
 
 class TextFiles:
-    """Text files that are read into memory and encoded by each model's tokenizer."""
+    """Text files that are read into memory and encoded by the tokenizer of each model."""
 
     def __init__(self, paths: Sequence[Path], field: str, max_tokens: int | None) -> None:
-        """Read the documents; raise UserError if a file cannot be read or has no text."""
+        """Read the documents. Raise UserError if a file cannot be read or does not contain text."""
         self.name = ", ".join(str(path) for path in paths)
         self._max_tokens = max_tokens
         # Number of documents that the first model is evaluated on; all other models use the same number.
@@ -121,7 +121,7 @@ class TextFiles:
         return [excerpt]
 
     def documents(self, tokenizer: Tokenizer) -> list[np.ndarray]:
-        """Return the ids of each document's text.
+        """Return the ids of the text of each document.
 
         If max_tokens is set, the first call chooses the smallest number of documents with max_tokens tokens under its
         tokenizer. Later calls return the same documents, so that all models are evaluated on the same text.
@@ -142,6 +142,6 @@ HeldOutText = PreparedText | TextFiles
 
 
 def _encode(tokenizer: Tokenizer, text: str) -> np.ndarray:
-    """Return the ids of a text, int64 (n,); raise UserError if the tokenizer cannot encode a character."""
+    """Return the ids of a text, int64 (n,). Raise UserError if the tokenizer cannot encode a character."""
     (ids,) = tokenizer.encode_batch([text])
     return ids.astype(np.int64)

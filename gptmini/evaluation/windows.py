@@ -1,4 +1,4 @@
-"""Windows over held-out text: conventions for scoring each token once, in order."""
+"""Windows over held-out text. Every convention in this module scores each token once, in order."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
@@ -14,8 +14,8 @@ from gptmini.data.store import Excerpt
 from gptmini.user_error import UserError
 
 NOT_SCORED = NOT_COUNTED  # target at a position that is not scored
-# A single document is divided into blocks of this size for its interval. A block has a few sentences, so neighbouring
-# blocks are nearly independent.
+# To compute a confidence interval, a single document is divided into blocks of this size. A block has a few sentences,
+# so neighbouring blocks are nearly independent.
 BLOCK_BYTES = 512
 
 
@@ -27,7 +27,7 @@ class Window(NamedTuple):
 
 
 class Passage(NamedTuple):
-    """Text to score token by token, in order, and its division into parts."""
+    """A text to score token by token, in order, and the division of this text into parts."""
 
     convention: str  # description of the scoring convention
     batches: Iterator[tuple[Tensor, Tensor]]  # tokens and targets, int64 (B, T) each
@@ -38,7 +38,7 @@ class Passage(NamedTuple):
 
     @property
     def unit(self) -> str:
-        """Name of the parts, in the plural."""
+        """The name of the parts, in the plural."""
         return "documents" if self.ends is not None else f"blocks of {BLOCK_BYTES} bytes"
 
 
@@ -55,7 +55,7 @@ def documents_alone(
     Args:
         documents: ids of each document, (n,), without special tokens.
         first: id to put before each document.
-        first_named: the token of this id, for the description of the convention.
+        first_named: the token of the id `first`, for the description of the convention.
         context_length: maximum number of ids that the model reads.
         batch_size: maximum number of windows per batch.
     """
@@ -76,7 +76,7 @@ def documents_alone(
 def stream(
     excerpt: Excerpt, *, stride: int | None, context_length: int, batch_size: int
 ) -> Passage:
-    """Score all documents as one stream, with end-of-text tokens; every id except the first is scored.
+    """Score all documents as one stream, with end-of-text tokens. Every id except the first id is scored.
 
     Args:
         excerpt: the text.
@@ -126,11 +126,11 @@ def stream(
 
 
 def rolling_windows(ids: np.ndarray, *, first: int, context_length: int) -> Iterator[Window]:
-    """Yield windows of one document that score each id once; the model predicts the first id from the id `first`.
+    """Yield windows of one document that score each id once. The model predicts the first id from the id `first`.
 
     Windows do not overlap, except that the last window is extended to the left for full context.
     Source: lm-evaluation-harness, get_rolling_token_windows and make_disjoint_window in lm_eval/utils.py.
-    ids has the shape (n,); see documents_alone for the other arguments.
+    ids has the shape (n,). The other arguments are described in documents_alone.
     """
     given = np.concatenate([[first], ids])  # (n + 1,)
     for n_done in range(0, len(ids), context_length):
@@ -141,7 +141,7 @@ def rolling_windows(ids: np.ndarray, *, first: int, context_length: int) -> Iter
 
 
 def strided_windows(ids: Ids, n_ids: int, *, stride: int, context_length: int) -> Iterator[Window]:
-    """Yield overlapping windows of context_length ids. They start stride ids apart and score each id once.
+    """Yield overlapping windows of context_length ids. The windows start stride ids apart and score each id once.
 
     The first id is not scored. Source: the guide on perplexity in the documentation of Hugging Face transformers.
 
