@@ -18,12 +18,12 @@ class FixedSlots(Slots):
     """
 
     def __init__(self, batch_size: int, capacity: int, *, device: torch.device) -> None:
-        """Start with empty rows. The arguments are the same as for Slots."""
+        """Start with empty rows. The arguments are the same as the arguments of Slots."""
         super().__init__(batch_size, capacity, device=device)
         self.lengths = torch.zeros(batch_size, dtype=torch.int64, device=device)  # (B,)
 
     def set_lengths(self, lengths: Sequence[int]) -> None:
-        """Keep the first lengths[b] positions of each row b; the next pass continues after them."""
+        """Keep the first lengths[b] positions of each row b. The next pass continues after these positions."""
         assert isinstance(self.lengths, Tensor)
         self.lengths.copy_(torch.tensor(lengths))
 
@@ -35,12 +35,12 @@ class FixedSlots(Slots):
 
 
 def fixed_cache(model: GPT, batch_size: int, capacity: int) -> GPTCache:
-    """Return an empty cache for a compiled decoding step: batch_size rows of capacity tokens each."""
+    """Return an empty cache for a compiled decoding step. It has batch_size rows of capacity tokens each."""
     weight = model.embedding.weight
     slots = FixedSlots(batch_size, capacity, device=weight.device)
     cache = GPTCache(model.config, slots, dtype=weight.dtype)
 
-    # Tensors that a CUDA graph writes must not share memory. So copy the views of the shared buffer.
+    # Tensors that a CUDA graph writes must not share memory. Therefore copy the views of the shared buffer.
     for layer in cache.attention.layers:
         layer.keys = layer.keys.contiguous()  # (B, capacity, G, D)
         layer.values = layer.values.contiguous()  # (B, capacity, G, D)

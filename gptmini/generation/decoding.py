@@ -1,4 +1,4 @@
-"""The decoding loop: many samples in one batch, independent of each other."""
+"""The decoding loop. It generates many samples in one batch, and the samples are independent of each other."""
 
 import hashlib
 import math
@@ -18,14 +18,14 @@ from gptmini.model.gpt_cache import GPTCache
 from gptmini.model.step import DecodingStep
 from gptmini.user_error import UserError
 
-UNIFORMS_AT_ONCE = 64  # one call per number would take as long as a layer of a small model
+UNIFORMS_AT_ONCE = 64  # random numbers per call; one call per number would take as long as a layer of a small model
 
 
 def uniforms(seed: int, stream: int) -> Iterator[float]:
-    """Yield an endless series of random numbers in [0, 1). It depends only on the seed and the number of the stream.
+    """Yield an endless series of random numbers in [0, 1). The series depends only on the seed and the stream's number.
 
-    The generator's seed is a hash of seed and stream. With a linear combination of them instead, different pairs of
-    seed and stream would give the same numbers.
+    The generator's seed is a hash of seed and stream. With a linear combination of seed and stream
+    instead, different pairs of seed and stream would give the same numbers.
     """
     digest = hashlib.blake2b(repr((seed, stream)).encode(), digest_size=8).digest()
     generator = torch.Generator().manual_seed(int.from_bytes(digest, "little"))
@@ -47,12 +47,12 @@ class Sample:
 
 
 class Drawn(NamedTuple):
-    """A token that was drawn for a sample. Log-probabilities are in nats, under the model before any rule."""
+    """A token that was drawn for a sample. Log-probabilities are in nats, from the model's logits before any rule."""
 
     sample: int  # number of the sample
     token: int
-    log_probability: float | None  # None if the sample did not ask for it
-    # The most probable tokens and their log-probabilities, as many as the sample asked for.
+    log_probability: float | None  # None if the sample did not ask for log-probabilities
+    # The n_likeliest most probable tokens, each with its log-probability. The most probable token is first.
     likeliest: list[tuple[int, float]]
 
 
@@ -60,8 +60,8 @@ class Decoder:
     """Generates many samples, batch_size samples at a time. When a sample ends, the next sample takes its row.
 
     Samples may be added at any time. A sample may exceed the context: when its row of the cache is full, the newest
-    half of its tokens is encoded again in one pass. A sample depends on its prompt, its rules, its seed and its stream,
-    but not on other samples.
+    half of its tokens is encoded a second time in one pass. A sample depends on its prompt, its rules, its seed and its
+    stream, but not on other samples.
     """
 
     def __init__(
@@ -78,11 +78,11 @@ class Decoder:
         Args:
             model: a GPT in eval mode.
             batch_size: maximum number of samples at a time, at least 1.
-            capacity: tokens per row of the cache, at most the context; None for the context. A sample whose prompt and
-                drawn tokens need more must not be added unless this is the context.
+            capacity: tokens per row of the cache, at most the context. None: the context. If capacity is less than the
+                context, the prompt and the drawn tokens of each added sample must fit into capacity.
             reuse: whether a row keeps the keys and values of a sample that ended. A later sample that starts with the
                 same ids, such as the next turn of a chat, then encodes only the rest of its prompt.
-            compile: see generate_stream. All samples must then have the same rules.
+            compile: see generate_stream. If compile is true, all samples must have the same rules.
         """
         self.model = model
         self.reuse = reuse
@@ -95,11 +95,11 @@ class Decoder:
         self.encoded: list[list[int]] = [
             [] for _ in self.rows
         ]  # ids whose keys and values each row holds
-        self.lengths = (
-            [0] * batch_size
-        )  # positions of each row in the cache; a free row may count some that are void
+        # Number of positions of each row in the cache. A free row may count positions that are no longer valid.
+        self.lengths = [0] * batch_size
         self._n_added = 0
-        self._released = [0] * batch_size  # when each row became free, as a count of endings
+        # number of samples that had ended when each row became free
+        self._released = [0] * batch_size
         self._n_ended = 0
 
         # Rules compute in float64. Apple's GPUs do not support float64.
@@ -108,7 +108,7 @@ class Decoder:
         if self.device.type == "mps":
             self.rules_device = torch.device("cpu")
 
-        # Ids that occur in the prompt or the sample, bool (B, V); only the repetition penalty needs them.
+        # Ids that occur in the prompt or the sample, bool (B, V); only the repetition penalty needs these ids.
         self.seen: Tensor | None = None
 
         longest = model.config.longest_input
@@ -116,7 +116,7 @@ class Decoder:
         new_cache = fixed_cache if compile else GPT.new_cache
         self.cache: GPTCache = new_cache(model, batch_size, capacity)
 
-        # The rows from the first to the last active one, and the functions that advance them.
+        # The rows from the first active row to the last active row, and the functions that advance these rows.
         self._span = slice(0, 0)
         self._slots = self.cache.slots
         self._score: Callable[[Tensor], Tensor] = self._score_by_forward
@@ -132,13 +132,13 @@ class Decoder:
         log_probabilities: bool = False,
         n_likeliest: int = 0,
     ) -> int:
-        """Add a sample, which starts as soon as a row is free; return its number, counted from 0.
+        """Add a sample. The sample starts as soon as a row is free. Return the number of the sample, counted from 0.
 
         Args:
             prompt: ids to continue, at least one, all in the model's vocabulary. If the prompt is too long, the model
                 sees only its newest longest_input ids.
             rules: how to draw tokens. The caller must end the sample after max_new_tokens.
-            seed, stream: which random numbers to use; see uniforms.
+            seed, stream: these choose the random numbers; see uniforms.
             log_probabilities: whether to return the log-probability of each drawn token.
             n_likeliest: how many of the most probable tokens to return with each drawn token.
         """
@@ -162,7 +162,7 @@ class Decoder:
 
     @torch.inference_mode()
     def draw(self) -> list[Drawn]:
-        """Draw the next token of every sample in the batch; an empty list if all samples have ended.
+        """Draw the next token of every sample in the batch. Return an empty list if all samples have ended.
 
         Raises UserError if the logits of the model are not finite.
         """
@@ -202,7 +202,7 @@ class Decoder:
         if not all(math.isfinite(columns[row - first][1]) for row, _ in active):
             raise UserError(
                 "logits must be finite, got NaN or infinity; "
-                "the model has diverged or its checkpoint is damaged"
+                "the training has diverged or the checkpoint is damaged"
             )
         return [self._take(row, sample, columns[row - first]) for row, sample in active]
 
@@ -217,7 +217,7 @@ class Decoder:
         self.waiting = deque(sample for sample in self.waiting if sample.number != number)
 
     def _take(self, row: int, sample: Sample, column: list[float]) -> Drawn:
-        """Add a drawn token to its sample; column is that of _draw."""
+        """Add a drawn token to its sample. column is a column of the result of _draw."""
         self.encoded[row].append(sample.ids[-1])
         token = int(column[0])
         sample.ids.append(token)
@@ -229,9 +229,8 @@ class Decoder:
         n_pairs = sample.n_likeliest
         likeliest = []
         if n_pairs:
-            n_all = (
-                len(rest) // 2
-            )  # pairs of all samples; before them, there may be a log-probability
+            # The pairs of all samples come last. A log-probability may come before the pairs.
+            n_all = len(rest) // 2
             ids = rest[-2 * n_all : len(rest) - n_all][:n_pairs]
             values = rest[len(rest) - n_all :][:n_pairs]
             likeliest = [(int(i), value) for i, value in zip(ids, values, strict=True)]
@@ -240,7 +239,7 @@ class Decoder:
     def _rules_of(
         self, active: list[tuple[int, Sample]]
     ) -> tuple[tuple[Rules, Tensor | None], ...]:
-        """Return each of the different rules with the rows of the span that they are for; None for all rows."""
+        """Return the different rules, each with the rows of the span that use these rules. None stands for all rows."""
         rows: dict[Rules, list[int]] = {}
         for row, sample in active:
             rows.setdefault(sample.rules, []).append(row - self._span.start)
@@ -251,7 +250,7 @@ class Decoder:
         )
 
     def _refill(self) -> list[tuple[int, Sample]]:
-        """Give free rows to waiting samples, and encode the newest half of full rows again.
+        """Give free rows to waiting samples. Encode the newest half of the tokens of each full row a second time.
 
         Returns the active rows with their samples.
         """
@@ -283,9 +282,10 @@ class Decoder:
         return active
 
     def _choose_row(self, free: list[int], window: list[int]) -> int:
-        """Return the free row whose cache starts like the window for the most ids; if none does, the one free longest.
+        """Return the free row whose cache shares the most ids with the start of the window.
 
-        Without reuse, return the first free row, and forget what it holds.
+        If no free row shares any ids, return the row that has been free for the longest time.
+        Without reuse, return the first free row, and forget the ids that it holds.
         """
         if not self.reuse:
             self.encoded[free[0]] = []
@@ -297,7 +297,10 @@ class Decoder:
         return row
 
     def _encode(self, windows: dict[int, list[int]]) -> None:
-        """Encode windows into their rows of the cache, each without its newest token and without what is there."""
+        """Encode windows into their rows of the cache.
+
+        The newest token of each window and the ids that the row already holds are left out.
+        """
         new = {row: window for row, window in windows.items() if not self.encoded[row]}
         if new:
             _encode(self.model, self.cache, new)
@@ -313,11 +316,14 @@ class Decoder:
             self.lengths[row] = len(known)
 
     def _set_span(self, start: int, stop: int, *, is_changed: bool) -> None:
-        """Advance the rows from start to stop from now on; is_changed tells whether any of their lengths changed."""
+        """Advance the rows from start to stop from now on.
+
+        is_changed: whether the length of any of these rows changed.
+        """
         if self.is_compiled:
             start, stop = 0, len(self.rows)
 
-        # A free row between active ones is decoded with them, so it can reach the end of the cache, too.
+        # A free row between active rows is decoded, too. Therefore it can also reach the end of the cache.
         for row in range(start, stop):
             if self.rows[row] is None and self.lengths[row] == self.cache.slots.capacity:
                 if len(self.encoded[row]) == self.lengths[row]:
@@ -337,21 +343,21 @@ class Decoder:
             self._slots.set_lengths(self.lengths[span])
 
     def _score_by_forward(self, tokens: Tensor) -> Tensor:
-        """Return the logits (B, V) after tokens int64 (B,), computed by the model's forward."""
+        """Return the logits (B, V) after tokens, int64 (B,). The forward method of the model computes the logits."""
         return self.model(tokens.unsqueeze(1), self.cache)[:, -1]
 
 
 def _n_common(first: Sequence[int], second: Sequence[int]) -> int:
-    """Return the number of ids with which both start."""
+    """Return the number of ids that are the same at the start of both sequences."""
     pairs = zip(first, second, strict=False)
     return next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(first), len(second)))
 
 
 def _encode(model: GPT, cache: GPTCache, windows: dict[int, list[int]]) -> None:
-    """Encode the windows, each without its newest token, in one pass. Store the result in their rows of the cache."""
+    """Encode the windows in one pass, each without its newest token. Store keys and values in the rows of the cache."""
     known = [torch.tensor(window[:-1], dtype=torch.int64) for window in windows.values()]
 
-    # Shorter rows are padded on the right: causal attention keeps the padding from changing earlier positions.
+    # Shorter rows are padded on the right. With causal attention, padding does not change earlier positions.
     tokens = pad_sequence(known, batch_first=True)  # (n, T)
     n_rows, n_tokens = tokens.shape
     encoded = model.new_cache(n_rows, n_tokens)
@@ -373,19 +379,19 @@ def _draw(
 
     Args:
         score: function that returns the logits (B, V) after tokens, int64 (B,), on the device.
-        groups: the different rules, each with its rows, int64 (n,); None for all rows.
+        groups: the different rules, each with its rows, int64 (n,). None stands for all rows.
         log_probabilities, n_likeliest, seen: see Decoder.add and choose.
         inputs: newest token and random number of each row, float64 (2, B), on the device of the rules.
         device: device of the model.
 
-    Returns float64 (2 or more, B), a single tensor so that a single copy reads it; float64 represents every id exactly.
-    The rows are:
+    Returns float64 (2 or more, B), a single tensor so that a single copy reads it. float64 represents every id
+    exactly. The rows are:
 
     - the drawn tokens
     - the highest logits, which show whether the logits are finite
-    - if log_probabilities: the log-probabilities of the tokens under the model before any rule
+    - if log_probabilities: the log-probabilities of the drawn tokens, from the logits before any rule
     - n_likeliest rows: the most probable tokens, the most probable one first
-    - n_likeliest rows: the log-probabilities of these
+    - n_likeliest rows: the log-probabilities of the most probable tokens
     """
     tokens = inputs[0].long().to(device)  # (B,)
     uniform = inputs[1]  # (B,)

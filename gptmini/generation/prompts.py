@@ -10,7 +10,7 @@ def prompt_from(data: bytes, name: str) -> str:
     """Decode a prompt and remove one line break at its end, because echo and most editors append one.
 
     Args:
-        data: UTF-8; a byte order mark is removed.
+        data: the prompt in UTF-8. A byte order mark is removed.
         name: name of the source in error messages.
     """
     return _decoded(data, name).removesuffix("\n").removesuffix("\r")
@@ -38,7 +38,7 @@ def prompts_from(path: Path) -> list[str]:
 
 
 def _decoded(data: bytes, name: str) -> str:
-    """Decode UTF-8 without its byte order mark; raise UserError with the name if the bytes are not UTF-8."""
+    """Decode UTF-8 and remove a byte order mark. Raise UserError with the name if the bytes are not UTF-8."""
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -46,11 +46,13 @@ def _decoded(data: bytes, name: str) -> str:
 
 
 def _prompt_of(line: str, place: str) -> str:
-    """Return the prompt of a .jsonl line; place names the line in error messages."""
+    """Return the prompt in a line of a .jsonl file. place names the line in error messages."""
     try:
         record = json.loads(line)
     except ValueError as error:
         raise UserError(f"{place} must be JSON: {error}") from None
     if not isinstance(record, dict) or type(record.get("prompt")) is not str:
-        raise UserError(f'{place} must be an object with a string, such as {{"prompt": "Once"}}')
+        raise UserError(
+            f'{place} must be an object with the key "prompt" and a string, such as {{"prompt": "Once"}}'
+        )
     return record["prompt"]

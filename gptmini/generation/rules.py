@@ -20,7 +20,7 @@ Penalty = Annotated[float, Field(ge=1e-3, le=1e3)]
 
 @torch.library.custom_op("gptmini::separate_cumsum", mutates_args=())
 def separate_cumsum(values: Tensor) -> Tensor:
-    """Cumulative sum over the last dimension of values (..., n), as a custom operation that torch.compile cannot fuse.
+    """Return the cumulative sum over the last dimension of values (..., n). torch.compile cannot fuse this operation.
 
     torch 2.11 fails to compile a cumulative sum that is fused with a softmax of more than one row (pytorch issue
     180221).
@@ -49,26 +49,26 @@ def apply_repetition_penalty(logits: Tensor, seen: Tensor, penalty: float) -> Te
 
 
 def apply_temperature(logits: Tensor, temperature: float) -> Tensor:
-    """Divide logits (..., V) by temperature > 0: below 1 sharpens the distribution, above 1 flattens it."""
+    """Divide logits (..., V) by temperature > 0. Below 1 it sharpens the distribution, and above 1 it flattens it."""
     return logits / temperature
 
 
 def apply_top_k(logits: Tensor, top_k: int) -> Tensor:
-    """Set all logits (..., V) except the top_k highest to -inf. Logits equal to the lowest kept logit are kept, too."""
+    """Set all logits (..., V) except the top_k highest to -inf. Logits equal to the lowest kept logit are also kept."""
     lowest_kept = logits.topk(min(top_k, logits.size(-1)), dim=-1).values[..., -1:]  # (..., 1)
     return logits.masked_fill(logits < lowest_kept, -torch.inf)
 
 
 def apply_top_p(logits: Tensor, top_p: float) -> Tensor:
-    """Keep the smallest set of most probable tokens with a total probability of at least top_p; set others to -inf.
+    """Keep the smallest set of most probable tokens with a total probability of at least top_p. Set all others to -inf.
 
     Source: Holtzman et al. 2020, section 3.1.
     """
     if top_p == 1:
-        return logits  # rounding errors in the sum below would drop some improbable tokens
+        return logits  # because of rounding errors, the sum below would drop some improbable tokens
 
-    # Try the LIKELY most probable tokens first. Compiled code cannot branch on the result. A branch on a GPU's
-    # numbers would wait for the GPU. So sort the entire vocabulary in these two cases.
+    # Try the LIKELY most probable tokens first. Compiled code cannot branch on the result. A branch on numbers
+    # of a GPU would wait for the GPU. Therefore sort the entire vocabulary in compiled code and on a GPU.
     vocab_size = logits.size(-1)
     sort_all = logits.is_cuda or torch.compiler.is_compiling()
     n_candidates = vocab_size if sort_all else min(LIKELY, vocab_size)
@@ -106,24 +106,24 @@ class Rules:
     repetition_penalty: Penalty = 1.0
     temperature: NonNegativeFloat = 1.0  # 0: always choose the most probable token
     top_k: PositiveInt | None = None  # number of most probable tokens to keep
-    # Keep the smallest set of most probable tokens with this total probability.
+    # Keep the smallest set of most probable tokens whose total probability is at least this value.
     top_p: AboveZero | None = None
-    # Minimum probability to keep, as a fraction of the highest probability.
+    # Keep a token if its probability is at least this fraction of the highest probability.
     min_p: AboveZero | None = None
 
 
 def choose(logits: Tensor, uniform: Tensor, rules: Rules, seen: Tensor | None = None) -> Tensor:
     """Choose the next token of each row: the most probable token at temperature 0, otherwise a random token.
 
-    The repetition penalty applies in both cases. All other rules apply only to the random choice.
+    The repetition penalty applies at every temperature. All other rules apply only if the token is random.
 
     Args:
         logits: (B, V).
         uniform: float64 (B,) in [0, 1), the position of the token in the cumulative distribution.
         rules: the sampling rules.
-        seen: bool (B, V), tokens that the repetition penalty applies to; required if there is a penalty.
+        seen: bool (B, V), tokens that the repetition penalty applies to. Required if there is a penalty.
 
-    Returns int64 (B,); V for a row of NaN.
+    Returns int64 (B,). The result is V for a row of NaN.
     """
     if rules.repetition_penalty != 1:
         assert seen is not None

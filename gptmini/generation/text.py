@@ -1,4 +1,4 @@
-"""Stream text that continues prompts; a piece never ends within a character or within a stop string."""
+"""Stream text that continues prompts. A piece never ends within a character or within a stop string."""
 
 import difflib
 import inspect
@@ -23,19 +23,19 @@ from gptmini.settings import (
 from gptmini.tokenizer import REPLACEMENT, Tokenizer
 from gptmini.user_error import UserError
 
-# Maximum number of samples per call. Each sample takes memory from the start, so a mistyped number could fill it.
+# Maximum number of samples per call. All samples take memory from the start, so a wrong number could fill the memory.
 MOST_SAMPLES = 1_000_000
 
 
 class TextPiece(NamedTuple):
     """The text that one token adds to a sample."""
 
-    sample: int  # number of the sample; the samples of the first prompt have the first numbers
-    text: str  # text that is certain after this token; often empty, for example within a character
+    sample: int  # number of the sample, counted from 0; the samples of the first prompt come first
+    text: str  # text that is certain after this token; empty within a character, for example
     token: int
-    # In nats, under the model before any rule; None if log_probabilities is false.
+    # In nats, from the model's logits before any rule. None if log_probabilities is false.
     log_probability: float | None
-    finish: str | None  # why the sample ended: end_of_text, stop or length; None before the end
+    finish: str | None  # 'end_of_text', 'stop' or 'length' when the sample ends; otherwise None
 
 
 def generate_stream(
@@ -54,16 +54,16 @@ def generate_stream(
     compile: bool = False,
     **rules: Any,
 ) -> Generator[TextPiece, None, None]:
-    """Continue prompts and yield pieces of text; up to batch_size samples take turns.
+    """Continue prompts and yield pieces of text. Up to batch_size samples take turns.
 
     Args:
         model, tokenizer: from load. The model is in eval mode until the stream ends or is closed.
         prompts: one prompt or several. An empty prompt starts a new document.
         num_samples: number of samples per prompt, at least 1.
-        batch_size: maximum number of samples at a time, at least 1. With 1, samples follow one after the other.
+        batch_size: maximum number of samples at a time, at least 1. With 1, one sample is generated after the other.
         seed: random seed. A sample depends on the seed, its prompt, the position of the prompt, and the number of the
             sample. Other samples in the batch change it only through rounding errors.
-        max_new_tokens: maximum number of tokens per sample; None for no limit.
+        max_new_tokens: maximum number of tokens per sample. None: no limit.
         temperature: 0 always chooses the most probable token.
         stop: one or more strings. A sample ends before the first stop string in the generated text.
         ignore_end_of_text: True to continue when the model draws the end of a document; False to end the sample.
@@ -79,7 +79,9 @@ def generate_stream(
     seed = _integer("seed", seed)
     all_rules = _checked_rules(max_new_tokens=max_new_tokens, temperature=temperature, **rules)
     if compile and is_packed(model):
-        raise UserError("a packed model cannot be compiled; remove compile=True or pack()")
+        raise UserError(
+            "a packed model cannot be compiled; remove compile=True or the call of pack()"
+        )
     texts = [prompts] if isinstance(prompts, str) else list(prompts)
     if len(texts) * num_samples > MOST_SAMPLES:
         raise UserError(
@@ -90,7 +92,7 @@ def generate_stream(
 
     ids = _encode_prompts(tokenizer, texts)
     n_samples = len(ids) * num_samples
-    capacity = None  # the context; less if no sample can become that long
+    capacity = None  # the context; less than the context if every sample is shorter
     if all_rules.max_new_tokens is not None:
         capacity = max(map(len, ids), default=0) + all_rules.max_new_tokens
 
@@ -106,7 +108,7 @@ def generate_stream(
         streams = {}
         for i, prompt in enumerate(ids):
             for number in range(num_samples):
-                # Each prompt has MOST_SAMPLES random streams, so that of a sample does not depend on num_samples.
+                # Each prompt has MOST_SAMPLES random streams. So a sample's stream does not depend on num_samples.
                 sample = decoder.add(
                     prompt,
                     all_rules,
@@ -172,12 +174,12 @@ def generate(
 
 
 def in_order(pieces: Iterable[TextPiece]) -> Iterator[TextPiece]:
-    """Reorder a stream in which samples take turns: yield all pieces of sample 0, then of sample 1, and so on.
+    """Reorder a stream in which samples take turns. Yield all pieces of sample 0, then of sample 1, and so on.
 
     Pieces of the first unfinished sample are yielded immediately. Pieces of later samples wait.
     """
     current = 0  # number of the first unfinished sample
-    held: dict[int, list[TextPiece]] = {}  # waiting pieces, by the number of their sample
+    held: dict[int, list[TextPiece]] = {}  # waiting pieces, by the number of the sample
     for piece in pieces:
         held.setdefault(piece.sample, []).append(piece)
         while current in held:
@@ -193,7 +195,10 @@ def in_order(pieces: Iterable[TextPiece]) -> Iterator[TextPiece]:
 
 
 def prompt_ids(tokenizer: Tokenizer, prompt: str) -> list[int]:
-    """Return the ids of a prompt. An empty prompt starts a document: end-of-text, or id 0 if that token is missing."""
+    """Return the ids of a prompt.
+
+    An empty prompt starts a document. The result is then the end-of-text token, or 0 if this token is missing.
+    """
     return [*tokenizer.prefix_ids, *tokenizer.encode(prompt)] or [tokenizer.end_of_text or 0]
 
 
@@ -209,10 +214,10 @@ class TextStream:
         ignore_end_of_text: bool = False,
         leading: str = "",
     ) -> None:
-        """Start an empty text; raise UserError if a stop string is empty.
+        """Start an empty text. Raise UserError if a stop string is empty.
 
-        max_tokens, stop and ignore_end_of_text tell add when the text ends; see generate_stream. leading, such as the
-        space before an answer, is removed from the start of the text.
+        The method add uses max_tokens, stop and ignore_end_of_text to decide when the text ends; see generate_stream.
+        The string `leading`, for example the space before an answer, is removed from the start of the text.
         """
         if not all(stop):
             raise UserError("a stop string must not be empty")
@@ -220,17 +225,17 @@ class TextStream:
         self.stop = stop
         self.max_tokens = max_tokens
         self.ends = set() if ignore_end_of_text else {tokenizer.end_of_text, *tokenizer.more_ends}
-        self.n_tokens = 0  # tokens that add was called with
+        self.n_tokens = 0  # number of tokens that were passed to add
         self._leading = leading
         self.stopped = False  # whether a stop string has occurred; afterwards, do not call push
-        self._pending: list[int] = []  # newest ids; the last one may end within a character
+        self._pending: list[int] = []  # newest ids; the last id may end within a character
         self._n_certain = 0  # number of certain characters in the text of the pending ids
         self._held = ""  # certain characters that may be the start of a stop string
 
     def add(self, token: int) -> tuple[str, str | None]:
-        """Add a token; return the text that is certain now, and the reason if the text ends here, otherwise None.
+        """Add a token. Return the text that is certain now, and the reason if the text ends here, otherwise None.
 
-        The reasons are end_of_text, stop and length.
+        The reason is 'end_of_text', 'stop' or 'length'.
         """
         self.n_tokens += 1
         if token in self.ends:
@@ -246,15 +251,15 @@ class TextStream:
         if text and self._leading:
             text = text.removeprefix(self._leading)
             self._leading = ""
-        # The text from finish may complete a stop string.
+        # The text that finish returns may complete a stop string.
         return text, "stop" if self.stopped else reason
 
     def push(self, token: int) -> str:
-        """Add a token that does not end the text; return the text that is certain now."""
+        """Add a token that does not end the text. Return the text that is certain now."""
         self._pending.append(token)
         text = self.tokenizer.decode(self._pending)
 
-        # An incomplete character decodes to one replacement character at the end.
+        # An incomplete character at the end decodes to one replacement character.
         certain = text.removesuffix(REPLACEMENT)
         piece = certain[self._n_certain :]
         if certain == text:
@@ -277,7 +282,7 @@ class TextStream:
         return text
 
     def _before_stop(self, piece: str) -> str:
-        """Return the held text plus a piece, up to a stop string or to the possible start of a stop string."""
+        """Return the held text plus a piece. Stop at a stop string or at the possible start of a stop string."""
         text = self._held + piece
 
         # If several stop strings occur, the stop string that is complete first ends the sample.
@@ -297,7 +302,7 @@ class TextStream:
         return text[:n_shown]
 
     def _longest_stop_start(self, text: str) -> int:
-        """Return the length of the longest end of the text that is the start of a stop string."""
+        """Return the length of the longest suffix of the text that is a prefix of a stop string."""
         longest = max((len(stop) for stop in self.stop), default=1) - 1
         for n_characters in range(min(longest, len(text)), 0, -1):
             ending = text[-n_characters:]
@@ -307,7 +312,7 @@ class TextStream:
 
 
 def _integer(name: str, value: Any, *, least: int | None = None) -> int:
-    """Return an integer of Python or NumPy as an int. Raise UserError for other types, or if it is below least."""
+    """Return an integer of Python or NumPy as an int. Raise UserError for other types and for integers below least."""
     try:
         number = operator.index(value)
     except TypeError:
@@ -318,7 +323,7 @@ def _integer(name: str, value: Any, *, least: int | None = None) -> int:
 
 
 def _checked_rules(**rules: Any) -> Rules:
-    """Return the Rules; raise UserError if a name is unknown or a value is invalid."""
+    """Return the Rules. Raise UserError if a name is unknown or a value is invalid."""
     own = [field.name for field in fields(Rules)]
     for name in rules:
         if name not in own:
@@ -333,7 +338,7 @@ def _checked_rules(**rules: Any) -> Rules:
 
 
 def _encode_prompts(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
-    """Return the ids of each prompt; with several prompts, an error gives the number of the prompt."""
+    """Return the ids of each prompt. If there are several prompts, an error contains the number of the prompt."""
     encoded = []
     for number, text in enumerate(texts, start=1):
         try:
