@@ -1,6 +1,6 @@
 """The GPT: its configuration, modules and loss.
 
-Each name is imported at its first use. So gptmini can check a configuration without importing torch.
+Each name is imported at its first use. Therefore gptmini can check a configuration without importing torch.
 """
 
 from importlib import import_module

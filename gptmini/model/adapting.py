@@ -31,7 +31,7 @@ def adapt(model: GPT, config: GPTConfig) -> GPT:
 
 
 def freeze(model: GPT, prefixes: Sequence[str]) -> int:
-    """Freeze some weights of a GPT: they no longer require gradients.
+    """Freeze some weights of a GPT. Frozen weights do not require gradients.
 
     Args:
         model: the GPT.
@@ -53,14 +53,16 @@ def freeze(model: GPT, prefixes: Sequence[str]) -> int:
             frozen.update(found)
 
     if len(frozen) == len(named):
-        raise UserError("freeze must leave weights to train, got all weights of the model")
+        raise UserError(
+            "freeze must leave some weights to train, got all weights of the model; remove a prefix"
+        )
     for name in frozen:
         named[name].requires_grad_(False)
     return model.count_parameters(frozen)
 
 
 def _expand_range(prefix: str) -> Iterator[str]:
-    """Expand a range in a prefix: blocks.0-1 gives blocks.0 and blocks.1. Any other prefix is unchanged."""
+    """Expand a range in a prefix: blocks.0-1 gives blocks.0 and blocks.1. Return a prefix without a range unchanged."""
     span = RANGE.search(prefix)
     if span is None or int(span[1]) > int(span[2]):
         yield prefix
@@ -70,7 +72,7 @@ def _expand_range(prefix: str) -> Iterator[str]:
 
 
 def _hint(prefix: str, model: GPT) -> str:
-    """Return the end of an error message: a name similar to the unknown prefix, or the top-level names."""
+    """Return the end of an error message: a name similar to the unknown prefix, or a list of the top-level names."""
     known = [f"blocks.0-{model.config.n_layers - 1}"]
     for name, module in model.named_modules():
         has_weights = next(module.parameters(), None) is not None

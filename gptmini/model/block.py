@@ -15,7 +15,7 @@ class Block(nn.Module):
     """
 
     def __init__(self, config: GPTConfig) -> None:
-        """Create attention and MLP, each with a norm in front."""
+        """Create the attention and the MLP, each with a norm in front."""
         super().__init__()
         self.attention_norm = new_norm(config)
         self.attention = CausalMultiHeadAttention(
@@ -51,7 +51,7 @@ class Block(nn.Module):
         cache: LayerCache | None = None,
         history: SmearHistory | None = None,
     ) -> Tensor:
-        """Map (B, T, C) to (B, T, C); rotary and cache are for the attention, history is for the smear."""
+        """Map (B, T, C) to (B, T, C). rotary and cache are for the attention, and history is for the smear."""
         context = self.attention(self.attention_norm(x), rotary=rotary, cache=cache)  # (B, T, C)
         x = x + self.dropout(context)
 

@@ -13,12 +13,12 @@ from typing_extensions import TypedDict  # pydantic requires this version before
 from gptmini.settings import STRICT, BelowOne, first_error
 from gptmini.user_error import UserError
 
-VOCAB_MULTIPLE = 64  # tile width at which GPU matrix products run at full speed
+VOCAB_MULTIPLE = 64  # GPU matrix products run at full speed if widths are multiples of this number
 # Maximum number of elements in the rotary table: 256 MB in float32. The model allocates the entire table. Without
 # a limit, a damaged checkpoint with a huge context_length would fill the memory.
 LARGEST_TABLE = 2**26
 
-# Defaults of norm_eps, which a norm adds to the mean square. They come from GPT-2 (layernorm) and nanochat (rmsnorm).
+# Defaults of norm_eps. A norm adds this number to the mean square. Sources: GPT-2 (layernorm), nanochat (rmsnorm).
 NORM_EPS = {"layernorm": 1e-5, "rmsnorm": 1e-6}
 
 # Token ids use at most 32 bits. All other sizes are much smaller.
@@ -34,8 +34,8 @@ PositiveFactor = Annotated[float, Field(gt=0)]
 class RotaryScaling(TypedDict):
     """Scaling of rotary frequencies in a model with a lengthened context.
 
-    If only factor is set, all frequencies are divided by it. If all four fields are set, high frequencies are kept, as
-    in Llama 3: see gptmini.attention.rotary.scale_frequencies.
+    If only factor is set, all frequencies are divided by factor. If all four fields are set, high frequencies are kept,
+    as in Llama 3: see gptmini.attention.rotary.scale_frequencies.
     """
 
     factor: PositiveFactor  # divisor of the frequencies
@@ -51,13 +51,14 @@ class ModelSettings:
     Raises pydantic.ValidationError, a ValueError, if a value has a wrong type or range or contradicts another value.
     """
 
-    context_length: Size  # T, tokens per training sequence; also the longest input, unless full_context_length is set
+    # T, tokens per training sequence. T is also the longest input, unless full_context_length is set.
+    context_length: Size
     d_model: Size  # C, width of the residual stream
     n_layers: Layers  # N, blocks
     n_heads: Size  # H, query heads; divides C
-    # layernorm has gains and an eps of 1e-5; rmsnorm has an eps of 1e-6, and no weights unless norm_gain is set.
+    # layernorm has gains and an eps of 1e-5. rmsnorm has an eps of 1e-6. It has gains only if norm_gain is set.
     norm: Literal["layernorm", "rmsnorm"]
-    # learned: one vector per position; rotary: rotate queries and keys.
+    # learned: each position has a learned vector. rotary: queries and keys are rotated.
     position: Literal["learned", "rotary"]
     # gelu: the tanh form of GPT-2; gelu_exact: nanoGPT's form; relu2: squared ReLU; square: x^2; swiglu: Llama's gated
     # MLP.
@@ -66,36 +67,36 @@ class ModelSettings:
     tie_embeddings: bool  # whether the unembedding is the token embedding
     # gpt2: normal 0.02, output projections 0.02 / sqrt(2 N). zero_projections: output projections and unembedding 0.
     init: Literal["gpt2", "zero_projections"]
-    n_kv_heads: Size | None = None  # G, key and value heads; divides H; None for H
-    d_head: Size | None = None  # D, width of one head; None for C / H
-    d_ff: Size | None = None  # F, width inside the MLP; None for 4 C
-    # Whether attention projections have a bias; qkv: only queries, keys and values have it; None: same as bias.
+    n_kv_heads: Size | None = None  # G, key and value heads; divides H; None: H
+    d_head: Size | None = None  # D, width of one head; None: C / H
+    d_ff: Size | None = None  # F, width inside the MLP; None: 4 C
+    # Whether attention projections have a bias. qkv: only queries, keys and values have a bias. None: same as bias.
     attention_bias: bool | Literal["qkv"] | None = None
     norm_gain: bool = False  # whether rmsnorm has learned gains
     norm_eps: PositiveFactor | None = None  # added to the mean square; None: see NORM_EPS
-    # Dropout probability in training, for attention weights, both outputs of a block, and the embedding.
+    # Dropout probability in training. Dropout applies to attention weights, both outputs of a block, and the embedding.
     dropout: BelowOne = 0.0
     # Period of the slowest rotation in tokens, divided by 2 pi; required for position=rotary, otherwise None.
     rotary_base: PositiveFactor | None = None
-    # None keeps the frequencies. A dict cannot be hashed, so the hash of the settings leaves this field out.
+    # None: the frequencies are not scaled. A dict cannot be hashed, so the hash of the settings leaves this field out.
     rotary_scaling: RotaryScaling | None = field(default=None, hash=False)
     # Longest input in tokens, if rotary weights are fine-tuned with a context_length that is shorter than their
     # original context; None: context_length.
     full_context_length: Size | None = None
-    # RMS-normalise queries and keys after the rotation; gain: before the rotation, with learned gains.
+    # true: RMS-normalise queries and keys after the rotation. gain: before the rotation, with learned gains.
     qk_norm: bool | Literal["gain"] = False
-    attention_scale: PositiveFactor | None = None  # factor on the scores; None for 1 / sqrt(D)
+    attention_scale: PositiveFactor | None = None  # factor on the scores; None: 1 / sqrt(D)
     embedding_norm: bool = False  # normalise the embedding before the first block
     # K: each position adds the embeddings of the K previous tokens, with a learned gain per channel.
     smear: Smeared = 0
     # K: in front of each MLP, each position adds the K previous positions, with a learned gain per channel.
     mlp_smear: Smeared = 0
-    # c in c * tanh(logits / c), in nats; None for plain logits.
+    # c in c * tanh(logits / c), in nats. None: plain logits.
     logit_softcap: PositiveFactor | None = None
 
     @model_validator(mode="after")
     def _check_together(self) -> Self:
-        """Raise ValueError if values contradict each other or the rotary table would be too large."""
+        """Raise ValueError if two values contradict each other, or if the rotary table would be too large."""
         widths = f"d_model={self.d_model} and n_heads={self.n_heads}"
         if self.d_head is None and self.d_model % self.n_heads:
             raise ValueError(f"d_model must be a multiple of n_heads, got {widths}")
@@ -139,12 +140,12 @@ class ModelSettings:
 
     @property
     def longest_input(self) -> int:
-        """Maximum number of input tokens."""
+        """The maximum number of input tokens."""
         return self.full_context_length or self.context_length
 
     @property
     def head_width(self) -> int:
-        """D, width of one head."""
+        """The width D of one head."""
         return self.d_head or self.d_model // self.n_heads
 
     def with_vocab_size(self, vocab_size: int) -> "GPTConfig":
@@ -160,12 +161,12 @@ class GPTConfig(ModelSettings):
 
     @property
     def padded_vocab_size(self) -> int:
-        """Number of rows of the embedding and of the unembedding: V rounded up to a multiple of 64."""
+        """The number of rows of the embedding and of the unembedding. It is V rounded up to a multiple of 64."""
         return -(-self.vocab_size // VOCAB_MULTIPLE) * VOCAB_MULTIPLE
 
 
 def config_from_file(settings: dict) -> GPTConfig:
-    """Return the GPTConfig that a file stores; raise a one-line UserError if the values are invalid."""
+    """Return the GPTConfig that a file stores. Raise a one-line UserError if the values are invalid."""
     try:
         return GPTConfig(**settings)
     except ValidationError as error:

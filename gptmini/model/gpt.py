@@ -1,4 +1,4 @@
-"""The GPT: embed, N blocks, unembed."""
+"""The GPT: an embedding, N blocks and an unembedding."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -20,7 +20,7 @@ from gptmini.settings import STRICT, Seed
 
 GPT2_STD = 0.02  # GPT-2 (Radford et al. 2019) uses N(0, 0.02), like GPT
 
-# Weights with one row for each token id, plus padding rows.
+# Names of the weights that have one row for each token id, plus padding rows.
 VOCABULARY = ("embedding.weight", "unembedding.weight")
 
 
@@ -53,7 +53,7 @@ class GPT(nn.Module):
             self.embedding_norm = new_norm(config)
         self.dropout = nn.Dropout(config.dropout)
 
-        # ModuleList does not have a type for its elements, so cast it for the type checker.
+        # The type checker does not know the type of the elements of a ModuleList. The cast names the type.
         blocks = nn.ModuleList(Block(config) for _ in range(config.n_layers))
         self.blocks = cast("Sequence[Block]", blocks)
 
@@ -77,7 +77,7 @@ class GPT(nn.Module):
         *,
         dtype: torch.dtype | None = None,
     ) -> Tensor:
-        """Return the residual stream after the last norm: (B, T) to (B, T, C). Arguments and errors: see forward.
+        """Return the residual stream after the last norm: (B, T) to (B, T, C). See forward for arguments and errors.
 
         dtype is the dtype of all activations: each layer casts its weights to the dtype of its input. None: the dtype
         of the embedding.
@@ -85,7 +85,7 @@ class GPT(nn.Module):
         n_tokens = tokens.size(1)
         if n_tokens > self.config.longest_input:
             raise ValueError(
-                f"the input has {n_tokens} tokens; the model takes at most {self.config.longest_input}"
+                f"the input must have at most {self.config.longest_input} tokens, got {n_tokens}"
             )
 
         positions: slice | Tensor = slice(0, n_tokens)
@@ -100,7 +100,8 @@ class GPT(nn.Module):
             x = self.smear(x, None if cache is None else cache.smear)
         rotary = None
         if self.config.position == "learned":
-            embedded = self.position_embedding.weight[positions]  # ([B,] T, C), B if rows differ
+            # (T, C), or (B, T, C) if rows have different positions
+            embedded = self.position_embedding.weight[positions]
             x = x + embedded.to(x.dtype)
         else:
             # ([B,] T, D/2) each
@@ -122,7 +123,7 @@ class GPT(nn.Module):
     def unembed(self, hidden: Tensor, weight: Tensor | None = None) -> Tensor:
         """Return logits (B, T, V) for hidden states (B, T, C), with the softcap of the config.
 
-        weight is the unembedding weight in the dtype of hidden. Pass it to cast the weight only once for many calls.
+        weight is the unembedding weight in the dtype of hidden. Pass weight to cast it only once for many calls.
         """
         if weight is not None:
             padded = F.linear(hidden, weight)  # (B, T, V padded)
@@ -141,12 +142,12 @@ class GPT(nn.Module):
 
     @property
     def unembedding_weight(self) -> Tensor:
-        """Matrix (V padded, C) that maps hidden states to logits: the token embedding if the two are tied."""
+        """The matrix (V padded, C) that maps hidden states to logits. A tied model uses the token embedding."""
         return self.embedding.weight if self.config.tie_embeddings else self.unembedding.weight
 
     @torch.no_grad()
     def attention_weights(self, tokens: Tensor, layers: Sequence[int]) -> Tensor:
-        """Return the attention weights of some blocks for int64 (B, T), by the plain formula: (L, B, H, T, T)."""
+        """Return the attention weights (L, B, H, T, T) of L blocks for int64 (B, T), computed by the plain formula."""
         attentions = [self.blocks[i].attention for i in layers]
         weights: dict[nn.Module, Tensor] = {}
 
@@ -168,7 +169,7 @@ class GPT(nn.Module):
 
         Args:
             batch_size: B, rows.
-            capacity: tokens per row, at most config.longest_input; None for config.longest_input.
+            capacity: tokens per row, at most config.longest_input. None: config.longest_input.
         """
         weight = self.embedding.weight
         longest = self.config.longest_input
@@ -178,7 +179,7 @@ class GPT(nn.Module):
 
     @property
     def n_parameters(self) -> int:
-        """Number of parameters. Tied matrices count once; padding rows of the vocabulary do not count."""
+        """The number of parameters. Tied matrices count once. Padding rows of the vocabulary do not count."""
         return self.count_parameters(name for name, _ in self.named_parameters())
 
     def count_parameters(self, names: Iterable[str]) -> int:
@@ -193,10 +194,10 @@ class GPT(nn.Module):
 
     @property
     def flops_per_token(self) -> int:
-        """Floating-point operations to train on one token of a full context.
+        """The number of floating-point operations to train on one token of a full context.
 
-        They are 6 for each weight of a matrix, and 12 N H D T for attention. Embedding look-ups are free, but the
-        unembedding counts.
+        Each weight of a matrix takes 6 operations. Attention takes 12 N H D T operations. Embedding look-ups are free,
+        but the unembedding counts.
         Source: Chowdhery et al. 2022, appendix B.
         """
         config = self.config
@@ -224,7 +225,7 @@ class GPT(nn.Module):
         for block in self.blocks:
             for projection in (block.attention.output, block.mlp.output):
                 if gpt2:
-                    # The residual stream sums 2 N outputs. Without this factor it would grow with the depth.
+                    # The residual stream sums 2 N outputs. Without this factor, the sum would grow with the depth.
                     std = GPT2_STD / math.sqrt(2 * self.config.n_layers)
                     nn.init.normal_(projection.weight, std=std)
                 else:
@@ -236,7 +237,7 @@ class GPT(nn.Module):
 
 @validate_call(config=STRICT)
 def new_gpt(config: GPTConfig, seed: Seed) -> GPT:
-    """Return a GPT with initial weights that depend only on the seed, 0 to 2^63 - 1.
+    """Return a GPT with initial weights that depend only on the seed, an integer from 0 to 2^63 - 1.
 
     The state of torch's global generator does not change.
     """
@@ -258,7 +259,7 @@ def meta_gpt(config: GPTConfig) -> GPT:
 
 
 class _SkipNormal(TorchFunctionMode):
-    """Skips nn.init.normal_. On the meta device, torch would import its compiler for it, and this takes a second."""
+    """Skips nn.init.normal_. On the meta device, this function would import torch's compiler, which takes a second."""
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
         options = kwargs or {}

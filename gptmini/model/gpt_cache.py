@@ -12,10 +12,10 @@ from gptmini.model.smear import SmearHistory
 
 
 class GPTCache:
-    """Keys and values of every block, and the inputs of every smear, with shared slots."""
+    """The keys and values of every block, and the inputs of every smear. All of them share the same slots."""
 
     def __init__(self, config: GPTConfig, slots: Slots, *, dtype: torch.dtype) -> None:
-        """Allocate the buffers; the slots give the number of rows and tokens."""
+        """Allocate the buffers. The numbers of rows and tokens come from the slots."""
         self.slots = slots
         self.attention = KVCache(
             config.n_layers,
@@ -46,11 +46,11 @@ class GPTCache:
 
     @property
     def tensors(self) -> list[Tensor]:
-        """All buffers of the cache, (B, capacity or K + capacity, ...) each."""
+        """All buffers of the cache. Each buffer has shape (B, capacity, ...) or (B, K + capacity, ...)."""
         return self.attention.tensors + [history.buffer for history in self.histories]
 
     def rows(self, rows: slice) -> "GPTCache":
-        """Return a cache of some rows, with slots of its own, that shares the memory of this one."""
+        """Return a cache of some rows. The new cache shares the memory of this cache, but it has its own slots."""
         n_rows = len(range(*rows.indices(self.slots.batch_size)))
         slots = Slots(n_rows, self.slots.capacity, device=self.slots.device)
 
@@ -62,7 +62,10 @@ class GPTCache:
         return part
 
     def fill(self, rows: Sequence[int], other: "GPTCache", n_tokens: int) -> None:
-        """Copy the first n_tokens positions of each row of other into these rows. The caller sets the lengths."""
+        """Copy the first n_tokens positions of each row of other into these rows.
+
+        The caller sets the lengths of the rows.
+        """
         index = torch.tensor(rows, device=self.slots.device)  # (n,)
         self.attention.fill(index, other.attention, n_tokens)
         for mine, theirs in zip(self.histories, other.histories, strict=True):

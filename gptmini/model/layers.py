@@ -1,4 +1,4 @@
-"""Norms, activations and MLP of a block, by the names in GPTConfig."""
+"""The norms, activations and MLP of a block. GPTConfig chooses among them by name."""
 
 from collections.abc import Callable
 from functools import partial
@@ -14,7 +14,7 @@ RMS_NORM_EPS = NORM_EPS["rmsnorm"]
 
 
 def relu2(x: Tensor) -> Tensor:
-    """Squared ReLU (So et al. 2021, section 4.2)."""
+    """Return the squared ReLU (So et al. 2021, section 4.2)."""
     return F.relu(x).square()
 
 
@@ -45,9 +45,9 @@ def new_norm(settings: ModelSettings) -> nn.Module:
 
 
 ACTIVATION: dict[str, Callable[[Tensor], Tensor]] = {
-    # The tanh form, because GPT-2's weights were trained with it.
+    # Use the tanh form, because GPT-2's weights were trained with the tanh form.
     "gelu": partial(F.gelu, approximate="tanh"),
-    # nanoGPT's form; on a CPU it takes a third of the time of the tanh form.
+    # nanoGPT uses this form. On a CPU, it takes a third of the time of the tanh form.
     "gelu_exact": F.gelu,
     "relu2": relu2,
     # The squared leaky ReLU of OpenAI's parameter golf, with a slope of 1: no unit is dead, unlike in relu2.
@@ -59,10 +59,10 @@ GATED = ("swiglu",)
 
 
 class MLP(nn.Module):
-    """Two projections with a nonlinearity between them, for each position. A gated MLP has a third: the gate."""
+    """Two projections with a nonlinearity between them, for each position. A gated MLP also has a gate projection."""
 
     def __init__(self, d_model: int, d_ff: int, *, activation: str, bias: bool) -> None:
-        """Create C -> F -> C; activation is a key of ACTIVATION."""
+        """Create the projections from C to F and from F to C. activation is a key of ACTIVATION."""
         super().__init__()
         self.gate = Linear(d_model, d_ff, bias=bias) if activation in GATED else None
         self.input = Linear(d_model, d_ff, bias=bias)

@@ -1,4 +1,4 @@
-"""Cross-entropy of the next token. It can be computed in pieces that need less memory for logits."""
+"""Cross-entropy of the next token. The loss can be computed in pieces, which need less memory for logits."""
 
 from collections.abc import Iterator
 
@@ -57,7 +57,7 @@ def logits_at_once(device: torch.device) -> int:
 
 
 def split_rows(model: GPT, hidden: Tensor, targets: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """Split hidden states and targets into pieces of n positions, with n * V at most logits_at_once(device).
+    """Split hidden states and targets into pieces of n positions. n * V is at most logits_at_once(device).
 
     Args:
         model: the GPT that computes the logits.
@@ -81,7 +81,7 @@ class PiecewiseLoss(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, hidden: Tensor, weight: Tensor, targets: Tensor, model: GPT) -> Tensor:
-        """Compute the loss and its gradients; keep the gradients for the backward pass."""
+        """Compute the loss and its gradients. Keep the gradients for the backward pass."""
         loss = torch.zeros((), dtype=torch.float32, device=hidden.device)
         # Cast once for all pieces, as the loss without pieces does.
         rounded = weight.detach().to(hidden.dtype)  # (V padded, C)

@@ -7,16 +7,16 @@ from torch import Tensor, nn
 
 from gptmini.model.gpt import GPT
 
-# Pack only matrices with at least this many elements: each call of oneDNN has an overhead of about 20 microseconds.
+# Pack only matrices with at least this many elements, because each call of oneDNN adds about 20 microseconds.
 LARGE = 2**17
-X86 = ("x86_64", "AMD64")  # names in Linux and in Windows
+X86 = ("x86_64", "AMD64")  # names of x86-64 in Linux and in Windows
 
 
 class PackedLinear(nn.Module):
-    """x W^T + b with a copy of W in oneDNN's own layout. torch's compiler uses this layout for frozen weights."""
+    """A linear layer with a copy of W in oneDNN's own layout. torch's compiler uses this layout for frozen weights."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
-        """Copy the weight (out, in); share the bias (out,)."""
+        """Copy the weight (out, in), and share the bias (out,) with the original layer."""
         super().__init__()
         self.out_features = len(weight)
         self.weight = torch.ops.mkldnn._reorder_linear_weight(weight.detach())
@@ -28,7 +28,7 @@ class PackedLinear(nn.Module):
 
 
 def pack(model: GPT) -> GPT:
-    """Pack the large matrices of a model for faster decoding on an x86-64 CPU; return the model.
+    """Pack the large matrices of a model for faster decoding on an x86-64 CPU. Return the model.
 
     Do nothing if oneDNN does not support the dtype. It supports float32. It supports bfloat16 if the CPU has
     instructions for bfloat16. A packed model can be evaluated and decoded, but not compiled, trained or saved. Weights

@@ -1,4 +1,4 @@
-"""The model configurations in configs/model/, for use from Python."""
+"""Functions that load the model configurations in configs/model/ from Python."""
 
 from typing import Any
 
@@ -15,11 +15,11 @@ def preset(name: str, *, vocab_size: int, **changes: Any) -> GPTConfig:
     """Return the model configuration of the command-line option model=NAME, with changes.
 
     Args:
-        name: name of a file in configs/model/ without the ending, such as tiny.
+        name: name of a file in configs/model/ without the ending, such as 'tiny'.
         vocab_size: number of ids of the tokenizer.
         changes: fields of GPTConfig to override.
 
-    Raises UserError if there is no such file, and pydantic.ValidationError if GPTConfig rejects the values.
+    Raises UserError if the file does not exist, and pydantic.ValidationError if GPTConfig rejects the values.
     """
     known = sorted(path.stem for path in FOLDER.glob("*.yaml"))
     if name not in known:

@@ -1,4 +1,7 @@
-"""A smear adds the positions before each position, with a gain per channel. It is cheaper to learn than attention."""
+"""A smear adds previous positions to each position, with a gain per channel.
+
+A model learns a smear faster than attention.
+"""
 
 import copy
 
@@ -21,7 +24,7 @@ class SmearHistory:
         device: torch.device | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        """Allocate (B, K + capacity, C); the K = n_previous slots before the first position stay 0."""
+        """Allocate (B, K + capacity, C). The K = n_previous slots before the first position stay 0."""
         shape = (slots.batch_size, n_previous + slots.capacity, d_model)
         self.buffer = torch.zeros(shape, device=device, dtype=dtype)
         self.n_previous = n_previous
@@ -39,7 +42,7 @@ class SmearHistory:
         return self.buffer[rows, positions[:, :1] + ahead]  # (B, K + T, C)
 
     def rows(self, rows: slice, slots: Slots) -> "SmearHistory":
-        """Return the history of some rows, in the same memory; slots are those of the rows."""
+        """Return the history of some rows. It shares the memory of this history. slots are the slots of these rows."""
         part = copy.copy(self)
         part.slots = slots
         part.buffer = self.buffer[rows]  # (n, K + capacity, C)
@@ -59,15 +62,15 @@ class Smear(nn.Module):
     """
 
     def __init__(self, n_previous: int, d_model: int) -> None:
-        """Create K = n_previous gains of C each."""
+        """Create K = n_previous gains. Each gain has C numbers."""
         super().__init__()
         self.gains = nn.ParameterList(nn.Parameter(torch.zeros(d_model)) for _ in range(n_previous))
 
     def forward(self, x: Tensor, history: SmearHistory | None = None) -> Tensor:
         """Map (B, T, C) to (B, T, C).
 
-        history provides the positions before x, which are zeros at the start of a text. It stores the positions of x.
-        None: x is the start of the text.
+        history provides the positions before x, and it stores the positions of x. At the start of a text, the positions
+        before x are zeros. If history is None, x is the start of the text.
         """
         n_previous = len(self.gains)
         n_tokens = x.size(1)

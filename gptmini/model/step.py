@@ -1,4 +1,4 @@
-"""The fast path of decoding: one new token per row, with the same result as GPT.forward.
+"""The fast path of decoding. It adds one token to each row and returns the same result as GPT.forward.
 
 A small model spends the time of a step in Python and torch's dispatcher, not in arithmetic. Therefore DecodingStep
 collects weights and buffers only once and does not call modules. It slices the views of all layers in one operation and
@@ -23,10 +23,10 @@ Function = Callable[[Tensor], Tensor]
 
 
 class BoundAttention(NamedTuple):
-    """The attention of one layer, as functions with fixed weights and output buffers."""
+    """The attention of one layer, as functions that have fixed weights and fixed output buffers."""
 
     norm: Function  # (B, C) to (B, C)
-    qkv: Function  # (B, C) to (B, (H + 2 G) D); writes its result into heads
+    qkv: Function  # (B, C) to (B, (H + 2 G) D); writes the result into the buffer heads
     heads: Tensor  # (B, H + 2 G, D), the result of qkv
     queries: Tensor  # (B, H, 1, D), the queries in heads
     keys_and_values: Tensor  # (B, 2 G, D), the keys and values in heads
@@ -87,7 +87,7 @@ class DecodingStep:
             sin = self.sin[position].unsqueeze(-2)  # ([B,] 1, D)
         x = self.embedding_norm(x)
 
-        # Slice the visible keys and values, and the slots for the new keys and values, of all layers together.
+        # For all layers together, slice the visible keys and values, and the slots for the new keys and values.
         seen = self.buffer.narrow(3, 0, slots.visible)  # (N, B, 2 G, S, D)
         all_keys, all_values = seen.split(self.n_kv_heads, dim=2)  # (N, B, G, S, D) each
         same_position = isinstance(position, int)
@@ -135,7 +135,7 @@ class DecodingStep:
         return cap * torch.tanh(logits / cap)
 
     def _position(self) -> int | Tensor:
-        """Return the position of the new token: an int if all rows have the same length, otherwise int64 (B,)."""
+        """Return the position of the new token. It is an int if all rows have the same length, otherwise int64 (B,)."""
         positions = self.cache.slots.positions
         if isinstance(positions, slice):
             return positions.start
@@ -175,9 +175,9 @@ class DecodingStep:
     def _bind_linear(
         self, module: nn.Linear | PackedLinear | nn.Embedding
     ) -> tuple[Function, Tensor]:
-        """Return a function that computes x W^T + b (B, out), and the buffer to which it writes each result.
+        """Return a function that computes x W^T + b, (B, out), and the buffer to which the function writes each result.
 
-        With tied embeddings, the module is the embedding.
+        If embeddings are tied, the module of the unembedding is the embedding.
         """
         n_rows = self.cache.slots.batch_size
         if isinstance(module, PackedLinear):
@@ -197,7 +197,7 @@ class DecodingStep:
     def _turn(
         self, attention: BoundAttention, cos: Tensor | None, sin: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        """Return queries (B, H, 1, D), and keys and values (B, 2 G, D); queries and keys are rotated and normalised."""
+        """Return queries (B, H, 1, D), and keys and values (B, 2 G, D). Queries and keys are rotated and normalised."""
         heads = attention.heads  # (B, H + 2 G, D)
         n_heads = self.config.n_heads
         n_qk_heads = n_heads + self.n_kv_heads

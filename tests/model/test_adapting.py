@@ -29,7 +29,7 @@ def test_rotary_weights_that_are_trained_on_a_shorter_context_keep_their_positio
         assert torch.equal(shorter(tokens), model(tokens))
         by_cache = shorter(tokens, shorter.new_cache(B))
         torch.testing.assert_close(by_cache, model(tokens), atol=1e-5, rtol=1e-5)
-    with pytest.raises(ValueError, match="14 tokens; the model takes at most 13"):
+    with pytest.raises(ValueError, match="at most 13 tokens, got 14"):
         shorter(torch.zeros(1, CONTEXT + 1, dtype=torch.int64))
 
 
@@ -103,5 +103,5 @@ def test_a_name_that_no_weight_has_is_refused_with_the_nearest(preset, prefix, s
 
 
 def test_all_weights_cannot_be_frozen():
-    with pytest.raises(UserError, match="freeze must leave weights to train"):
+    with pytest.raises(UserError, match="remove a prefix"):
         freeze(wide_gpt(MODERN), ["embedding", "unembedding", "blocks"])

@@ -74,7 +74,7 @@ def test_rows_that_are_equally_long_again_need_no_mask():
 @torch.no_grad()
 def test_more_than_context_length_is_refused():
     model = make(GPT2)
-    with pytest.raises(ValueError, match="14 tokens; the model takes at most 13"):
+    with pytest.raises(ValueError, match="at most 13 tokens, got 14"):
         model(draw(length=14))
 
     cache = model.new_cache(B)
