@@ -1,1 +1,1 @@
-"""Reports on runs as text, tables, charts, an HTML page or CSV, read from metrics.jsonl and config.yaml."""
+"""Reports on runs as text, tables, charts, an HTML page or CSV. The values come from metrics.jsonl and config.yaml."""

@@ -1,6 +1,7 @@
-"""Figures of a run: attention maps, token losses, and curves.
+"""Functions that draw the figures of a run: attention maps, token losses and curves.
 
-Every function builds a matplotlib Figure without pyplot, so no window opens. The figures use SETTINGS, not the user's.
+Every function builds a matplotlib Figure without pyplot, so no window opens. The figures use SETTINGS,
+not the matplotlib settings of the user.
 """
 
 import io
@@ -39,9 +40,10 @@ SETTINGS = {
 }
 
 LOSS_CHART = (7, 3.4)  # inches, for the two charts of token losses
-LOSS_BOX = (0.075, 0.14, 0.91, 0.77)  # left, bottom, width, height of their axes, as fractions
-SMOOTHED = 15  # positions averaged in the bold line of losses by position
-BINS = 60  # bins of the histogram
+# left, bottom, width and height of the axes, as fractions of the chart
+LOSS_BOX = (0.075, 0.14, 0.91, 0.77)
+SMOOTHED = 15  # number of positions that the bold line of losses by position averages
+BINS = 60  # number of bins of the histogram
 LEAST_RANGE = 0.01  # minimum range of the histogram, nats
 
 CURVES = (5.4, 3.0)  # inches, for a chart of curves without its legend
@@ -49,10 +51,11 @@ STYLES = ("-", "--", ":", "-.")  # line styles of the tags if a chart has severa
 LEGEND_WIDTH = 84  # characters of 7 points that fit side by side below a chart of curves
 LEGEND_SAMPLE = 6  # width of the line sample before each label of the legend, in characters
 LEGEND_ROW = 0.16  # height of a row, in inches
-DWARFING = 10  # on a linear scale, a value of this many medians flattens all other values
+# On a linear scale, a value this many times the median would flatten all other values.
+DWARFING = 10
 
-MOST_COLUMNS = 4  # attention maps side by side
-LONGEST_LABEL = 12  # characters of a token's label
+MOST_COLUMNS = 4  # number of attention maps side by side
+LONGEST_LABEL = 12  # maximum number of characters in the label of a token
 
 # Sizes in a figure of attention maps, in inches. matplotlib could compute them, but that takes as long as drawing.
 LEAST_MAP = 2.3  # side of a map
@@ -75,7 +78,7 @@ def attention_maps(
     attend to them.
 
     Args:
-        maps: weights (T, T) from 0 to 1, by (layer, head), both counted from 0.
+        maps: weights (T, T) from 0 to 1, by (layer, head). Layers and heads are counted from 0.
         labels: texts of the T tokens.
     """
     n_tokens = len(labels)
@@ -100,7 +103,7 @@ def attention_maps(
 
     places = list(figure.subplots(n_rows, n_columns, squeeze=False).flat)
     future = np.triu(np.ones((n_tokens, n_tokens), dtype=bool), k=1)  # (T, T)
-    # A square-root scale: on a linear scale, weights below 0.1 look white.
+    # Use a square-root scale, because weights below 0.1 look white on a linear scale.
     norm = PowerNorm(0.5, vmin=0, vmax=1)
     for i, ((layer, head), weights) in enumerate(maps.items()):
         axes = places[i]
@@ -196,7 +199,7 @@ def curves(lines: Mapping[tuple[str, str], Sequence[tuple[int, float]]], title: 
         lines: (step, value) points by (name of a run, tag), at least one point per curve. The name or the tag
             may be empty.
     """
-    runs = list(dict.fromkeys(run for run, _ in lines))  # keeps the order, unlike a set
+    runs = list(dict.fromkeys(run for run, _ in lines))  # a dict keeps the order, unlike a set
     tags = list(dict.fromkeys(tag for _, tag in lines))
 
     # The legend is below the axes, and the figure grows with its rows. A single curve has no legend.
@@ -245,7 +248,11 @@ def svg(figure: Figure) -> bytes:
 
 
 def _needs_logarithm(values: Sequence[float]) -> bool:
-    """Return whether to use a log scale: the largest value is DWARFING times the median, and no value is negative."""
+    """Return whether to use a log scale.
+
+    A log scale is used if the largest value is more than DWARFING times the median of the positive values. No value may
+    be negative.
+    """
     finite = [value for value in values if math.isfinite(value)]
     positive = [value for value in finite if value > 0]
     if not positive or min(finite) < 0:

@@ -1,4 +1,4 @@
-"""The summary of a run for a table of runs: its overrides, progress and best loss."""
+"""The summary of a run for a table of runs. It contains the overrides, the progress and the best loss of the run."""
 
 import math
 from dataclasses import dataclass
@@ -14,18 +14,18 @@ class Overview:
     """The summary of one run."""
 
     folder: Path
-    state: str  # running, done, ended, pruned, stopped, failed, killed or damaged
+    state: str  # 'running', 'done', 'ended', 'pruned', 'stopped', 'failed', 'killed' or 'damaged'
     changed: list[str]  # overrides, each KEY=VALUE
-    by: str | None = None  # what ended or stopped the run, or made it fail
+    by: str | None = None  # the cause that ended or stopped the run, or made it fail
     step: int | None = None  # optimizer steps done
     max_steps: int | None = None
     loss: float | None = None  # lowest validation loss, in nats per token
-    bits_per_byte: float | None = None  # at the same validation
+    bits_per_byte: float | None = None  # bits per byte at the validation with the lowest loss
     reason: str | None = None  # why the run cannot be read; None if it can be read
 
 
 def overview_of(folder: Path) -> Overview:
-    """Return the summary of a run in any state. If the run cannot be read, its state is damaged."""
+    """Return the summary of a run in any state. If the run cannot be read, the state is 'damaged'."""
     try:
         return _overview_of(folder)
     except (OSError, ValueError, LookupError, TypeError) as error:
@@ -33,7 +33,7 @@ def overview_of(folder: Path) -> Overview:
 
 
 def _overview_of(folder: Path) -> Overview:
-    """Return the summary of a run; raise UserError if its files are damaged."""
+    """Return the summary of a run. Raise UserError if the files of the run are damaged."""
     config, typed = read_config(folder)
     validations = [
         (float(line["val/loss"]), float(line.get("val/bits_per_byte", "nan")))

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from gptmini.report.reported_run import ReportedRun
 from gptmini.report.tags import LAYOUT
 
-MOST_VERSIONS = 20  # of samples or of a table under one heading
+MOST_VERSIONS = 20  # maximum number of versions of a sample or a table under one heading
 
 # The policy in the head keeps a browser from loading anything, whatever the run's files contain.
 PAGE = """<!doctype html>
@@ -44,7 +44,7 @@ summary { cursor: pointer; color: #57606a }
 """
 
 
-# Rows of the summary by heading: the tag of a scalar, which of its points to show, and the format.
+# Rows of the summary by heading. Each row has the tag of a scalar, the point to show, and the format.
 FIGURES = {
     "best val loss, nats per token": ("val/loss", "lowest", "{value:.4f}"),
     "best bits per byte": ("val/bits_per_byte", "lowest", "{value:.4f}"),
@@ -67,11 +67,12 @@ def page_of(runs: list[ReportedRun], *, compare: bool) -> str:
 
 
 def sections_of_one_run(run: ReportedRun) -> Iterator[tuple[str, str]]:
-    """Yield the heading and the HTML of each section for one run; the HTML may be empty."""
+    """Yield the heading and the HTML of each section for one run. The HTML may be empty."""
     yield "Summary", figures_table([run])
     yield from charts([run])
 
-    # The page shows the samples and tables of the latest validation. Those of earlier validations open on a click.
+    # The page shows the samples and tables of the latest validation. The
+    # samples and tables of earlier validations open on a click.
     yield "Samples", newest_first(samples(run, MOST_VERSIONS))
     yield "Most mispredicted tokens", newest_first(tables(run, "zoom/mispredicted", MOST_VERSIONS))
     for tag, pictures in run.pictures.items():
@@ -88,7 +89,7 @@ def sections_of_one_run(run: ReportedRun) -> Iterator[tuple[str, str]]:
 
 
 def sections_of_several_runs(runs: list[ReportedRun]) -> Iterator[tuple[str, str]]:
-    """Yield the heading and the HTML of each section for a comparison of runs; the HTML may be empty."""
+    """Yield the heading and the HTML of each section for a comparison of runs. The HTML may be empty."""
     yield "Summary", figures_table(runs)
     yield "Configuration differences", differences_table(runs)
     yield from charts(runs)
@@ -102,7 +103,7 @@ def sections_of_several_runs(runs: list[ReportedRun]) -> Iterator[tuple[str, str
 
 
 def samples(run: ReportedRun, most: int) -> list[tuple[int, str]]:
-    """Return the latest samples of a run, at most `most`, oldest first, as (step, HTML)."""
+    """Return the latest samples of a run as (step, HTML), oldest first. `most` is the maximum number of samples."""
     versions = []
     for step, texts in run.values("samples")[-most:]:
         blocks = [f"<pre>{html.escape(text)}</pre>" for text in texts]
@@ -111,14 +112,14 @@ def samples(run: ReportedRun, most: int) -> list[tuple[int, str]]:
 
 
 def tables(run: ReportedRun, tag: str, most: int) -> list[tuple[int, str]]:
-    """Return the latest tables under a tag, at most `most`, oldest first, as (step, HTML)."""
+    """Return the latest tables under a tag as (step, HTML), oldest first. `most` is the maximum number of tables."""
     return [(step, table(rows)) for step, rows in run.values(tag)[-most:]]
 
 
 def figures_table(runs: list[ReportedRun]) -> str:
     """Return an HTML table of the best and the last losses, the steps and the speed, with a column for each run.
 
-    A cell is empty if the run has not logged the figure.
+    A cell is empty if the run has not logged the value.
     """
     rows = [["", *(run.name for run in runs)]]
     for heading, (tag, which, form) in FIGURES.items():
@@ -186,7 +187,7 @@ def _lines(
 
 
 def newest_first(versions: list[tuple[int, str]]) -> str:
-    """Return the HTML of (step, HTML) versions, given oldest first. All versions except the latest open on a click."""
+    """Return the HTML of versions, each (step, HTML), oldest first. All versions except the latest open on a click."""
     if not versions:
         return ""
 
@@ -198,13 +199,13 @@ def newest_first(versions: list[tuple[int, str]]) -> str:
 
 
 def image(kind: str, data: bytes, description: str = "") -> str:
-    """Return the HTML of an image embedded in the page; kind is the MIME subtype, such as png."""
+    """Return the HTML of an image embedded in the page. kind is the MIME subtype, such as 'png'."""
     encoded = base64.b64encode(data).decode()
     return f'<img src="data:image/{kind};base64,{encoded}" alt="{html.escape(description)}">'
 
 
 def table(rows: list[list[str]]) -> str:
-    """Return the HTML of a table; the first row has the headings."""
+    """Return the HTML of a table. The first row has the headings."""
     lines = []
     for i, row in enumerate(rows):
         kind = "th" if i == 0 else "td"

@@ -1,4 +1,4 @@
-"""Facts about the training of an exported model, from its checkpoint and the checkpoint's run."""
+"""Facts about the training of an exported model. They come from its checkpoint and from the run of the checkpoint."""
 
 import math
 import re
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def training_of(checkpoint: Path, contents: dict) -> "Training":
-    """Return facts about the training of a checkpoint; contents is the result of read_checkpoint."""
+    """Return facts about the training of a checkpoint. contents is the result of read_checkpoint."""
     from gptmini.interop import Training
 
     step = contents.get("global_step")
@@ -29,7 +29,7 @@ def training_of(checkpoint: Path, contents: dict) -> "Training":
 
 
 def text_in(header: dict) -> str | None:
-    """Return the name of the training text, or None if the checkpoint's header does not name the prepared folder."""
+    """Return the name of the training text. Return None if the checkpoint's header does not name a prepared folder."""
     data = header.get("data")
     if not isinstance(data, dict):
         return None
@@ -38,7 +38,7 @@ def text_in(header: dict) -> str | None:
 
 
 def origin_in(header: dict) -> str | None:
-    """Return the end of the path of the weights that a run started from, or None if it started with random weights."""
+    """Return the end of the path of the weights that a run started with. Return None if the weights were random."""
     origin = header.get("init_from")
     if not isinstance(origin, dict):
         return None
@@ -49,8 +49,9 @@ def origin_in(header: dict) -> str | None:
 
 
 def scalars_of_step(checkpoint: Path, step: int | None) -> dict[str, float]:
-    """Return the finite scalars that a run logged at the checkpoint's step; empty for a checkpoint without its run.
+    """Return the finite scalars that a run logged at the step of the checkpoint.
 
+    The result is empty if the checkpoint is not in the folder of a run.
     Raises UserError if the run's metrics.jsonl is damaged.
     """
     from gptmini.runs import curves_of, read_lines

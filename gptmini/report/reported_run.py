@@ -1,4 +1,4 @@
-"""A run folder read for a report: curves, texts, tables, pictures and configuration."""
+"""The contents of a run folder that a report shows: curves, texts, tables, pictures and configuration."""
 
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ class ReportedRun:
         config, _ = read_config(folder)
         self.config = dict(leaves(config))
         if not (folder / FILE).is_file():
-            raise UserError(f"{folder} has no {FILE}; a report requires this file")
+            raise UserError(f"{folder} does not contain {FILE}; a report requires this file")
 
         self.lines = read_lines(folder)
         self.curves = curves_of(self.lines)
@@ -44,11 +44,11 @@ class ReportedRun:
                     self.pictures.setdefault(tag, []).append((line[STEP], path))
 
     def curve(self, tag: str) -> list[tuple[int, float]]:
-        """Return the (step, value) points of a scalar; empty if the run has no such tag."""
+        """Return the (step, value) points of a scalar. The result is empty if the run did not log the tag."""
         return self.curves.get(tag, [])
 
     def values(self, tag: str) -> list[tuple[int, Any]]:
-        """Return every (step, value) of samples or of a table, oldest first."""
+        """Return every (step, value) pair of the samples or of a table, oldest first."""
         return [(line[STEP], line[tag]) for line in self.lines if tag in line]
 
 
@@ -62,11 +62,12 @@ def give_names(runs: list[ReportedRun]) -> None:
         raise UserError(f"runs to compare must differ, got {', '.join(map(str, folders))}")
 
     short = [folder.parent.name for folder in folders]
-    with_time = [f"{folder.parent.name}/{folder.name}" for folder in folders]  # as in TensorBoard
+    # TensorBoard uses the same names.
+    with_time = [f"{folder.parent.name}/{folder.name}" for folder in folders]
     paths = [str(folder) for folder in folders]
     choices = [short, with_time, paths]
     if len(runs) == 1:
-        choices = [with_time]  # a page of one run shows the run's time too
+        choices = [with_time]  # the page of a single run also shows the time of the run
 
     names = next(names for names in choices if len(set(names)) == len(runs))
     for run, name in zip(runs, names, strict=True):

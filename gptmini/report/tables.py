@@ -16,7 +16,7 @@ if TYPE_CHECKING:  # importing torch takes seconds
     from gptmini.model import GPT
 
 # On TensorBoard's HParams page, every run has these columns and a column for each override. This list is short, because
-# the measured figures are to the right of these columns and should stay visible.
+# the measured values are to the right of these columns and should stay visible.
 FIXED = (
     "init_from",
     "optimizer.lr",
@@ -71,7 +71,10 @@ def model_table(model: "GPT") -> list[list[str]]:
 
 
 def data_card(store: "TokenStore") -> list[list[str]]:
-    """Return rows about a store's tokens: the source, the size of each split, and the folder. The heading is empty."""
+    """Return rows about the tokens of a store: the source, the size of each split and the folder.
+
+    The heading is empty.
+    """
     rows = [["", ""]]
 
     # The keys depend on the corpus. A list of files may be long, so only the number of files is shown.
@@ -166,13 +169,13 @@ def csv_of(lines: Sequence[Line]) -> str:
 
 
 def aligned(rows: Sequence[Sequence[str]], *, justify: Callable = str.ljust) -> list[str]:
-    """Return the rows of a table as lines with aligned columns; justify is str.ljust or str.rjust."""
+    """Return the rows of a table as lines with aligned columns. justify is str.ljust or str.rjust."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return ["  ".join(map(justify, row, widths)).rstrip() for row in rows]
 
 
 def printable(text: str) -> str:
-    """Return the text with unprintable characters escaped, so that a terminal does not execute them."""
+    """Return the text with escaped unprintable characters, so that a terminal does not execute control characters."""
     shown = ""
     for character in text:
         if character.isprintable():
@@ -183,12 +186,12 @@ def printable(text: str) -> str:
 
 
 def visible(text: str) -> str:
-    """Return the text for a label: white space as symbols, other unprintable characters escaped."""
+    """Return the text for a label. White space becomes symbols, and other unprintable characters are escaped."""
     return printable("".join(VISIBLE.get(character, character) for character in text))
 
 
 def _plain(value: object) -> str:
-    """Return a configuration value as text: a string unchanged, anything else as JSON."""
+    """Return a configuration value as text. A string is unchanged, and any other value becomes JSON."""
     if isinstance(value, str):
         return value
     return json.dumps(value, default=str)

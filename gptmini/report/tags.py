@@ -1,7 +1,7 @@
 """The charts of a run's curves in TensorBoard and in reports, by tag.
 
 TensorBoard orders groups of tags by name. Groups of scalars are train, val, weights and work. Groups of images and
-texts are samples, setup and zoom; zoom has the details of a validation.
+texts are samples, setup and zoom. The group zoom has the details of a validation.
 """
 
 # Layout of TensorBoard's Custom Scalars page: regular expressions of tags, by category and chart.
