@@ -87,7 +87,7 @@ def main(overrides):
         lock.acquire(timeout=0.5)
     except Timeout:
         note(collision=os.getpid())
-        print(f"error: {folder} is being trained by another process; stop it first")
+        print(f"error: another process is training the run {folder}; stop that process first")
         return 2
 
     if float(values.get("optimizer.lr", "0")) > 1:

@@ -6,11 +6,11 @@ from pathlib import Path
 from gptmini.runs.run_folder import identity_of, relative_to_cwd
 from gptmini.user_error import UserError
 
-# The names of a run's checkpoint files, without .ckpt. Their folder may contain other files: checkpoints that were set
-# aside, or a user's own files. They are read only if a command names them.
+# The names of a run's checkpoint files, without .ckpt. The folder 'checkpoints' may also contain renamed checkpoints
+# (set-aside-...) and a user's own files. gptmini reads these other files only if a command names them.
 CHECKPOINTS = ("last", "previous", "best")
 
-# The name of a run's folder: its time, and a number if several runs started in the same second.
+# The name of a run's folder: the start time, and a number if several runs started in the same second.
 NAME_WITH_TIME = re.compile(r"(\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d)(?:_(\d+))?")
 
 
@@ -24,8 +24,8 @@ def named_run(path: str | Path, *, saved: bool = False) -> Path:
         path: the path from the command line.
         saved: True to take the latest run with a checkpoint, if any run in the folder has a checkpoint.
 
-    Raises UserError if the path is empty (such as an unset shell variable) or does not exist, or if it is the folder
-    of all runs, because this folder does not say which run is meant.
+    Raises UserError if the path is empty (such as an unset shell variable) or does not exist. Also raises UserError if
+    the path is the folder of all runs, because this folder does not say which run is meant.
     """
     if not str(path):
         raise UserError("the name of a run must not be empty; use runs/latest for the latest run")
@@ -72,7 +72,9 @@ def find_run(path: str | Path) -> Path:
 
 
 def find_runs(path: str | Path) -> list[Path]:
-    """Return every run in a folder of runs, oldest first. For any other path, return only the run that find_run finds.
+    """Return the folders of all runs in a folder of runs, oldest first.
+
+    For any other path, return a list that contains only the result of find_run.
 
     Raises UserError if the path does not belong to a run.
     """
@@ -83,16 +85,19 @@ def find_runs(path: str | Path) -> list[Path]:
 
 
 def every_run(folder: str | Path) -> list[Path]:
-    """Return every run in a folder of all runs or in a folder of one name, oldest first; may be empty.
+    """Return every run in a folder of all runs, or in the folder of the runs with the same name, oldest first.
 
-    For a run's own folder, return only that run.
+    The list is empty if the folder contains no run. For the folder of a run, the list contains only this run.
     """
     folder = Path(folder)
     return _runs(folder, "config.yaml") or _runs(folder, "*/config.yaml", "*/*/config.yaml")
 
 
 def find_checkpoint(path: str | Path) -> Path:
-    """Return the checkpoint file for a path: the file itself, or a run's best.ckpt, otherwise its latest checkpoint.
+    """Return the checkpoint file that a path stands for.
+
+    A .ckpt file stands for itself. A run stands for its best.ckpt. If best.ckpt is missing, the run stands for its
+    latest checkpoint.
 
     Args:
         path: a .ckpt file, a run folder, root/latest, or a folder of runs, which stands for its latest run with a
@@ -115,7 +120,7 @@ def find_checkpoint(path: str | Path) -> Path:
 
 
 def checkpoints_in(folder: Path) -> list[Path]:
-    """Return the checkpoints that a run can resume from, last.ckpt first; damaged files are included."""
+    """Return the checkpoint files of a run, last.ckpt first. Damaged checkpoint files are included."""
     files = [folder / "checkpoints" / f"{name}.ckpt" for name in CHECKPOINTS]
     return [file for file in files if file.is_file()]
 
@@ -126,16 +131,20 @@ def has_checkpoint(folder: Path) -> bool:
 
 
 def _runs(folder: Path, *patterns: str) -> list[Path]:
-    """Return the runs whose config.yaml matches a pattern, oldest first. Skip root/latest, a folder of links."""
+    """Return the folders of the runs with a config.yaml that matches a pattern, oldest first.
+
+    Skip the folder root/latest, because it contains only links to files of a run.
+    """
     configs = [path for pattern in patterns for path in folder.glob(pattern)]
     is_run = [path for path in configs if path.is_file() and not path.is_symlink()]
     return sorted((path.parent for path in is_run), key=_start_of)
 
 
 def _start_of(run: Path) -> tuple[str, int, str]:
-    """Return the start of a run as a sort key: the time in its folder's name, otherwise the time in its config.yaml.
+    """Return the start time of a run as a sort key.
 
-    Modification times would show when the run was resumed or copied.
+    The name of the run's folder usually contains the start time. Otherwise, read the start time from config.yaml.
+    Modification times of files cannot replace the start time, because they change when a run is resumed or copied.
     """
     named = NAME_WITH_TIME.fullmatch(run.name)
     if named is not None:

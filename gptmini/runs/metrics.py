@@ -5,12 +5,13 @@
     {"step": 200, "time": 1795478902.1, "zoom/mispredicted": [["token", "times"], ["the", "12"]]}
     {"step": 200, "time": 1795478902.3, "zoom/attention": {"picture": "zoom_attention-200.png"}}
 
-"step" counts optimizer steps, and "time" the seconds since 1970. The other entries are named by their tags:
+The entry "step" counts optimizer steps. The entry "time" is the number of seconds since 1970. The names of all other
+entries are tags, and their values have these types:
 
 - A number is a point of a curve.
 - A list of strings holds the samples of a validation.
-- A list of lists is a table. Its first row holds the headings.
-- A picture is a file in the run's folder pictures/.
+- A list of lists is a table. The first row of the table holds the headings.
+- An object with the key "picture" names a picture file in the folder pictures/ of the run.
 
 Numbers that are not finite are written as NaN, Infinity and -Infinity, as in Python's json module.
 """
@@ -40,15 +41,17 @@ Curves = dict[str, list[tuple[int, float]]]  # (step, value) points, by tag
 
 
 def read_lines(folder: Path, *, having: str = "") -> list[Line]:
-    """Read a run's metrics.jsonl in order; return an empty list if the file does not exist.
+    """Return the parsed lines of a run's metrics.jsonl in order.
 
-    If the last line has no line end, it is skipped: a killed process may leave such a line.
+    Return an empty list if the file does not exist. Skip the last line if it does not end with a line break, because a
+    killed process may leave an incomplete line.
 
     Args:
         folder: the run's folder.
-        having: a tag; lines without it are skipped before they are parsed. Empty for every line.
+        having: a tag. Lines without this tag are skipped before they are parsed. If the tag is empty, every line
+            is read.
 
-    Raises UserError if a line is not a JSON object with a step.
+    Raises UserError if a line is not a JSON object with the entry "step".
     """
     path = folder / FILE
     if not path.is_file():
@@ -59,27 +62,30 @@ def read_lines(folder: Path, *, having: str = "") -> list[Line]:
     for number, text in enumerate(path.read_bytes().split(b"\n")[:-1], start=1):
         if wanted in text:
             line = _parsed(text, folder, number)
-            # The bytes of the tag may also appear in a table.
+            # The bytes of the tag may also appear in a cell of a table, so look for the tag in the parsed line.
             if not having or having in line:
                 lines.append(line)
     return lines
 
 
 def _parsed(text: bytes, folder: Path, number: int) -> Line:
-    """Parse a line, whose number counts from 1; UserError unless it is a JSON object with a step."""
+    """Return the entries of a line. The first line of the file has the number 1.
+
+    Raises UserError if the line is not a JSON object with the entry "step".
+    """
     try:
         line = json.loads(text)
     except ValueError:
         line = None
     if not isinstance(line, dict) or type(line.get(STEP)) is not int:
         raise UserError(
-            f"line {number} of {folder / FILE} is not a JSON object with a step; move the file away"
+            f"line {number} of {folder / FILE} must be a JSON object with the key 'step'; move the file away"
         )
     return line
 
 
 def tags_of(line: Line) -> dict[str, Any]:
-    """Return the entries of a line by tag, without its step and time."""
+    """Return the entries of a line by tag, without the entries "step" and "time"."""
     return {tag: value for tag, value in line.items() if tag not in (STEP, TIME)}
 
 
@@ -91,7 +97,7 @@ def is_number(value: object) -> bool:
 def curves_of(lines: Sequence[Line]) -> Curves:
     """Return the points of every curve by tag, sorted by step."""
     curves: Curves = {}
-    # A step that was not applied is logged one step late.
+    # A skipped step is logged one step late, so sort the lines by step.
     for line in sorted(lines, key=lambda line: line[STEP]):
         for tag, value in tags_of(line).items():
             if is_number(value):
@@ -100,20 +106,26 @@ def curves_of(lines: Sequence[Line]) -> Curves:
 
 
 def picture_path(folder: Path, value: object) -> Path | None:
-    """Return the picture file, in a run's folder, that a tag's value names; None if the value is not a picture."""
+    """Return the path of the picture file that the value of a tag names, or None if the value is not a picture.
+
+    The file is in the folder pictures/ of the run.
+    """
     if not isinstance(value, dict) or not isinstance(value.get("picture"), str):
         return None
-    # Use only the file's name: a line in somebody else's run must not point to a file elsewhere.
+    # Use only the name of the file, because a line in another user's run must not point to a file outside the run.
     return folder / PICTURES / Path(value["picture"]).name
 
 
 @contextmanager
 def dropping_later_lines(folder: Path, step: int, *, validated: bool) -> Iterator[list[Line]]:
-    """Remove entries from a run's metrics.jsonl and pictures/ that the run logs again when it resumes at a step.
+    """Remove the entries and pictures that a run will log again after it resumes at a step.
 
-    These are all entries after the step, the description of the run, and the step's own validation unless `validated`.
-    Yields the remaining lines. The new file is written before the block and replaces the old file after it, so that an
-    error in the block changes nothing.
+    Remove all entries after the step from metrics.jsonl. Also remove the description of the run (tags with the prefix
+    setup/), and the validation at the step itself unless `validated` is True. Remove the pictures that no remaining
+    line names.
+
+    Yields the remaining lines. The new file is written before the block runs. It replaces the old file after the block,
+    so that an error in the block changes nothing.
     """
     remaining = []
     for line in read_lines(folder):
@@ -129,7 +141,7 @@ def dropping_later_lines(folder: Path, step: int, *, validated: bool) -> Iterato
     with replacing(folder / FILE) as file:
         for line in remaining:
             file.write(line_of(line))
-        flush_file(file)  # a full disk raises its error before the block
+        flush_file(file)  # if the disk is full, raise the error before the block runs
         yield remaining
 
     named = {picture_path(folder, value) for line in remaining for value in tags_of(line).values()}
@@ -139,5 +151,5 @@ def dropping_later_lines(folder: Path, step: int, *, validated: bool) -> Iterato
 
 
 def line_of(entries: Line) -> bytes:
-    """Return entries as a line of metrics.jsonl."""
+    """Return the bytes of a line of metrics.jsonl with these entries."""
     return f"{json.dumps(entries)}\n".encode()

@@ -16,9 +16,10 @@ def find_training_state(path: Path) -> "tuple[TrainingState | None, list[str]]":
     """Read the training state that a run resumes from.
 
     Args:
-        path: a .ckpt file, or a run folder. In a folder, the readable checkpoint with the latest step is read.
+        path: a .ckpt file or a run folder. In a run folder, the readable checkpoint with the highest step is read.
 
-    Returns the state (None if nothing was saved yet), and a line about each damaged file that was skipped.
+    Returns the training state, or None if the run has no checkpoint. Also returns one line for each damaged checkpoint
+    that was skipped.
     Raises UserError if the file, or every checkpoint in the folder, is damaged or has no training state.
     """
     from gptmini.checkpoint.file import read_checkpoint, step_of
@@ -26,8 +27,8 @@ def find_training_state(path: Path) -> "tuple[TrainingState | None, list[str]]":
 
     files = [path]
     if path.is_dir():
-        # The latest checkpoint comes first. For a damaged file, step_of returns infinity, so this file comes even
-        # earlier and is reported.
+        # Try the latest checkpoint first. For a damaged file, step_of returns infinity. Therefore damaged files come
+        # before the latest checkpoint and are reported.
         files = sorted(checkpoints_in(path), key=step_of, reverse=True)
 
     damaged = []
@@ -43,17 +44,18 @@ def find_training_state(path: Path) -> "tuple[TrainingState | None, list[str]]":
 
 
 def make_latest(path: Path, step: int, folder: Path) -> list[Path]:
-    """Make a checkpoint the latest checkpoint of its run: rename later and damaged checkpoints.
+    """Make a checkpoint the latest checkpoint of its run. Rename the later and the damaged checkpoints of the run.
 
-    If the run is killed before its next save, it resumes from the same checkpoint again. If
-    checkpoints_in() does not return the file, it is left unchanged and copied to previous.ckpt.
+    If the run is killed before its next save, the run resumes from the same checkpoint again. If checkpoints_in() does
+    not return the given file, copy the file to previous.ckpt and leave the original file unchanged.
 
     Args:
         path: the checkpoint that the run resumes from.
-        step: optimizer step of that checkpoint.
+        step: the optimizer step of this checkpoint.
         folder: the run's folder.
 
-    Returns the new names of the renamed files: set-aside-<name>-<step>.ckpt. For a damaged file, <step> is inf.
+    Returns the new names of the renamed files. A new name has the form set-aside-<name>-<step>.ckpt. For a damaged
+    file, <step> is inf.
     Raises OSError if a file cannot be copied or renamed.
     """
     aside = []
@@ -71,7 +73,10 @@ def make_latest(path: Path, step: int, folder: Path) -> list[Path]:
 
 
 def _set_aside_if_later(file: Path, step: int) -> list[Path]:
-    """Rename a checkpoint if it is damaged or later than `step`. Return a list with its new name, or an empty list."""
+    """Rename a checkpoint file if the file is damaged or later than `step`.
+
+    Return a list with the new name, or an empty list if the file was not renamed.
+    """
     from gptmini.checkpoint.file import step_of
 
     if not file.is_file():
@@ -85,7 +90,8 @@ def _set_aside_if_later(file: Path, step: int) -> list[Path]:
 def remove_leftovers(folder: Path) -> None:
     """Remove the temporary files of a killed process from a locked run folder.
 
-    Keep the temporary file of a report: a report takes no lock, so another process may be writing it.
+    Keep the temporary file of a report, because another process may be writing this report. `gptmini report` does not
+    lock the run.
     """
     for left_over in (*folder.glob(".*.tmp"), *folder.glob("checkpoints/.*.tmp")):
         if left_over.is_file() and not left_over.name.startswith(".report.html."):

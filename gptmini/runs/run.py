@@ -1,4 +1,4 @@
-"""The run that a command starts or resumes: its locked folder, and the training state that it starts from."""
+"""The run that a command starts or resumes: the locked folder of the run, and the training state to resume from."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
@@ -30,10 +30,10 @@ class Run:
 
     Args:
         folder: the run's folder.
-        root: the folder of all runs; None if the run is not in this folder.
+        root: the folder of all runs. None if the run is not inside a folder of all runs.
         resumed: whether an earlier process started the run.
-        state: the training state to resume from; None to start from the first step.
-        notes: lines for the user about how the checkpoint was found.
+        state: the training state to resume from. None to start from the first step.
+        notes: lines for the user, such as a line about a damaged checkpoint that was skipped.
     """
 
     def __init__(
@@ -51,9 +51,10 @@ class Run:
         self.state = state
         self.notes = list(notes)
         self.identity = identity_of(folder)
-        self.end: RunStatus | None = None  # the state file of the run's previous start
-        self.lines: list[Line] = []  # the lines of metrics.jsonl up to the step
-        self.overrides: Sequence[str] = ()  # of all starts of this run, each as KEY=VALUE
+        self.end: RunStatus | None = None  # the state that the previous start of the run wrote
+        self.lines: list[Line] = []  # the lines of metrics.jsonl up to self.step
+        # The overrides of all starts of this run, each as KEY=VALUE.
+        self.overrides: Sequence[str] = ()
         self.log: TextIO | None = None  # train.log, which begin() opens
 
     @property
@@ -64,9 +65,10 @@ class Run:
     def is_complete(self, max_steps: int, *, resume_given: bool) -> bool:
         """Whether a run of `max_steps` steps has nothing left to train.
 
-        Either its last step is done and validated, or a callback, such as EarlyStopping or a sweep's pruner, ended it.
-        A run that a callback ended continues if max_steps has changed, or if resume= was given (`resume_given`). With
-        folder=, it does not continue, because a script may repeat such a command any number of times.
+        A run is complete if its last step is done and validated. A run is also complete if a callback ended it, such as
+        EarlyStopping or the pruner of a sweep. However, a run that a callback ended continues if max_steps has changed,
+        or if the user gave resume= (`resume_given`). If the user gave folder=, such a run does not continue, because a
+        script may repeat the command any number of times.
         """
         state = self.state
         if state is None:
@@ -90,7 +92,8 @@ class Run:
             remove_leftovers(self.folder)
             self._take_back()
 
-        # Write the configuration first: a run without it cannot be resumed, and latest must not point to such a run.
+        # Write the configuration first. Without a configuration, the run cannot be resumed, and runs/latest must not
+        # point to a run that cannot be resumed.
         self.overrides = overrides
         write_config(config, self.folder, overrides, self.identity)
         write_status(self.folder, RunStatus(state="running", step=self.step))
@@ -99,9 +102,9 @@ class Run:
         self.log = (self.folder / "train.log").open("a", encoding="utf-8")
 
     def _take_back(self) -> None:
-        """Remove the log lines after the state, and set aside the checkpoints after it.
+        """Remove the log lines that are later than the state, and rename the checkpoints that are later than the state.
 
-        The new metrics.jsonl has a temporary name until it is complete, so that a full disk changes nothing.
+        The new metrics.jsonl has a temporary name until the file is complete, so that a full disk changes nothing.
         """
         newest = -1
         validated = False
@@ -118,7 +121,7 @@ class Run:
             self.notes.append(f"renamed a later or damaged checkpoint to {file}")
 
     def close(self) -> None:
-        """Close the log. Ignore an error of the last write, because the first failed write was reported."""
+        """Close the log. Ignore an error of the last write, because the run has reported the first failed write."""
         if self.log is not None:
             with suppress(OSError):
                 self.log.close()
@@ -128,19 +131,20 @@ class Run:
 def open_run(
     resume: str | None, folder: str | None, *, runs_dir: str, name: str | None
 ) -> Iterator[Run]:
-    """Lock the folder of a new run, or of the run to resume.
+    """Lock the folder of a new run or the folder of the run to resume.
 
-    The folder is locked until the end of the block. If a new folder is still empty at the end, it is removed.
+    The folder is locked until the end of the block. If a new folder is still empty at the end of the block, it is
+    removed.
 
     Args:
-        resume: a run folder or a .ckpt file in one; None for a new run.
-        folder: the folder of a new run. It may be absent or empty. If it holds a run without a checkpoint, this run
-            starts again. None for runs_dir/name/<time>.
+        resume: a run folder, or a .ckpt file in a run folder. None for a new run.
+        folder: the folder of a new run. The folder may be absent or empty. If the folder holds a run, this run resumes.
+            If this run has no checkpoint, it starts again. None for runs_dir/name/<time>.
         runs_dir: the folder of all runs.
         name: the run's name.
 
-    Raises UserError if the folder holds something else, if another process trains there, or if the run to resume
-    contains links or has no readable checkpoint.
+    Raises UserError if the folder of a new run holds other files, or if another process trains in the folder. Also
+    raises UserError if the run to resume contains links, or if all its checkpoints are damaged.
     """
     old = resume
     if old is None and folder is not None and is_run(Path(folder).expanduser()):
@@ -168,7 +172,7 @@ def _open_existing(path: Path, runs_dir: str) -> Iterator[Run]:
     """Lock the folder of a run to resume, so that no other process writes a later checkpoint.
 
     Args:
-        path: the run's folder, or a .ckpt file in it to resume from.
+        path: the folder of the run, or a .ckpt file in this folder.
         runs_dir: the folder of all runs.
     """
     named = named_run(path)

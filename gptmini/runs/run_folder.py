@@ -15,28 +15,34 @@ from gptmini.user_error import UserError
 from gptmini.version import __version__
 
 STAMP = "%Y-%m-%d_%H-%M-%S"  # the time in the name of a run's folder
-# Oldest major and minor version whose runs can be resumed. Older runs name modules that have moved since, and store
-# optimizer state by number instead of by name.
+# The oldest major and minor version of gptmini that wrote runs which this version can resume. The files of older runs
+# name modules that have moved since then. They also store optimizer state by number instead of by name.
 OLDEST_RESUMABLE = (0, 3)
 VERSION = b"version: "  # the first bytes of a run's config.yaml
-# The lines of a config.yaml that identify the run, and the number of bytes that are searched for them.
+# The lines of a config.yaml that identify the run. Only the first HEAD bytes of the file are searched for these lines.
 IDENTITY = re.compile(r"^(begun|id): '?([\w.-]+)'?$", re.MULTILINE)
 HEAD = 1024
 LONGEST_NAME = 100  # characters of a run's name in its id; Weights & Biases allows ids of 128
 LINKED = ("config.yaml", "train.log", "checkpoints")  # items that runs/latest links to
-# Seconds that a process waits for a run's lock. `gptmini runs` holds it for an instant.
+# Seconds that a process waits for the lock of a run. `gptmini runs` holds this lock for an instant.
 PATIENCE = 0.5
 
 
 class Identity(NamedTuple):
-    """The start time of a run and its unique id. Both stay the same when the folder is renamed, moved or resumed."""
+    """The start time and the unique id of a run.
+
+    They stay the same if the folder is renamed or moved, and if the run is resumed.
+    """
 
     begun: str  # local time as in the name of a run's folder, with microseconds added
     id: str  # letters of any alphabet, digits, and the characters _ . -
 
 
 def is_run(folder: Path) -> bool:
-    """Whether a folder is a run's folder: its config.yaml starts with the version of gptmini that wrote it."""
+    """Whether a folder is the folder of a run.
+
+    The file config.yaml of a run starts with the version of gptmini that wrote the file.
+    """
     path = folder / "config.yaml"
     if not path.is_file():
         return False
@@ -49,12 +55,12 @@ def make_run_folder(runs_dir: str, name: str | None, folder: str | None) -> tupl
 
     Args:
         runs_dir: folder of all runs.
-        name: the run's name; unused with a folder.
-        folder: the folder itself, which may be absent or empty; None for runs_dir/name/<time>, or <time>_2 and so on if
-            another run has that name.
+        name: the run's name. It is not used if `folder` is given.
+        folder: the folder of the new run. This folder may be absent or empty. None stands for runs_dir/name/<time>. If
+            this folder exists, the new folder is called <time>_2, <time>_3 and so on.
 
-    Returns the folder, and the folders that did not exist before, innermost first.
-    Raises UserError if the folder is not empty, or is inside a run's folder.
+    Returns the folder of the new run, and a list of the folders that did not exist before, innermost first.
+    Raises UserError if the given folder is not empty, or if it is inside the folder of a run.
     """
     if folder is not None:
         place = Path(folder).expanduser()
@@ -79,19 +85,22 @@ def make_run_folder(runs_dir: str, name: str | None, folder: str | None) -> tupl
 
 
 def _missing(folder: Path) -> list[Path]:
-    """Return a folder and its parents, innermost first, without the folders that exist."""
+    """Return those folders that do not exist yet, among a folder and its parents, innermost first."""
     return [path for path in (folder, *folder.parents) if not path.exists()]
 
 
 def _check_free(folder: Path) -> None:
-    """Raise UserError unless a new run can use a folder: it is empty or absent, and not inside a run's folder."""
+    """Raise UserError unless a new run can use a folder.
+
+    The folder must be empty or absent, and must not be inside the folder of a run.
+    """
     for around in folder.absolute().parents:
         if is_run(around):
             raise UserError(
-                f"folder={folder} is inside the run {around}; choose a folder outside it"
+                f"folder={folder} must not be inside a run, but it is inside {around}; choose another folder"
             )
 
-    # If a process was killed before its run started, it left its lock and perhaps a partial config.yaml.
+    # A process that was killed before its run started may leave a lock file and an incomplete config.yaml.
     held = {item.name for item in folder.iterdir()} if folder.is_dir() else set()
     others = {name for name in held if name != ".lock" and not name.startswith(".config.yaml.")}
     if others:
@@ -103,8 +112,9 @@ def _check_free(folder: Path) -> None:
 def identity_of(folder: Path) -> Identity:
     """Return the identity of the run in a folder, or a new identity for a folder without a run.
 
-    A run of an earlier version does not store an identity. Its id is then the name of its folder. Its start time is the
-    time at which its configuration was written: at its first start, or at its last resume.
+    A run of an earlier version of gptmini does not store an identity. For such a run, return the name of the folder as
+    the id. Return the modification time of config.yaml as the start time. The file was written when the run started or
+    when the run was last resumed.
     """
     if not is_run(folder):
         place = folder.absolute()
@@ -120,12 +130,15 @@ def identity_of(folder: Path) -> Identity:
 
 
 def _plain(folder: Path) -> str:
-    """Return the names of a run's folder and its parent, with characters that an id cannot have replaced by -."""
+    """Return an id that contains the names of a folder and of its parent folder.
+
+    Replace each character that must not be in an id by a hyphen.
+    """
     return re.sub(r"[^\w.-]", "-", f"{folder.parent.name}-{folder.name}")
 
 
 def _kept_identity(folder: Path) -> dict[str, str]:
-    """Read the identity in the first lines of a run's config.yaml."""
+    """Return the identity that the first lines of a run's config.yaml contain, by field."""
     with (folder / "config.yaml").open("rb") as file:
         head = file.read(HEAD).decode("utf-8", errors="replace")
     return dict(IDENTITY.findall(head))
@@ -140,11 +153,11 @@ def write_config(
         config: the configuration in YAML, without interpolations.
         folder: the run's folder.
         overrides: the overrides of all starts of the run, each as KEY=VALUE.
-        identity: the run's identity; None for an imported model, which never trains.
+        identity: the run's identity. None for an imported model, because an imported model is not trained.
     """
     import yaml
 
-    # Write the identity before the overrides, so that it is in the first kilobyte.
+    # Write the identity before the overrides, so that the identity is in the first kilobyte of the file.
     known = {} if identity is None else identity._asdict()
     head = {"version": __version__, **known, "typed": list(overrides)}
     text = yaml.safe_dump(head, sort_keys=False, allow_unicode=True, width=10_000)
@@ -153,9 +166,10 @@ def write_config(
 
 
 def read_config(folder: Path, *, to_go_on: bool = False) -> tuple[dict, list[str]]:
-    """Read the configuration and the overrides of a run from its config.yaml.
+    """Return the configuration and the overrides that a run's config.yaml contains.
 
-    Raises UserError if the file is damaged. With to_go_on, also raises it if this version cannot resume the run.
+    Raises UserError if the file is damaged. If to_go_on is True, also raises UserError if this version of gptmini
+    cannot resume the run.
     """
     tree = read_yaml(folder / "config.yaml")
     version = tree.pop("version", None)
@@ -165,7 +179,7 @@ def read_config(folder: Path, *, to_go_on: bool = False) -> tuple[dict, list[str
         check_version(version, folder)
     typed = tree.pop("typed", [])
     if not isinstance(typed, list) or any(type(line) is not str for line in typed):
-        raise UserError(f"{folder / 'config.yaml'}: typed must be a list of overrides")
+        raise UserError(f"{folder / 'config.yaml'}: the field 'typed' must be a list of overrides")
     return tree, typed
 
 
@@ -173,7 +187,7 @@ def check_version(version: object, folder: Path) -> None:
     """Raise UserError unless this version of gptmini can resume a run that another version wrote.
 
     Args:
-        version: the version in the run's config.yaml; None if it is missing.
+        version: the version in the run's config.yaml, or None if config.yaml does not contain a version.
         folder: the run's folder, for the error message.
     """
     # Only version 0.1.0 did not write its version into a run.
@@ -186,7 +200,10 @@ def check_version(version: object, folder: Path) -> None:
 
 
 def _major_and_minor(version: str) -> tuple[int, ...]:
-    """Return a version's first two numbers, or fewer if it has fewer. They decide whether a run can resume."""
+    """Return the first two numbers of a version. They decide whether this version can resume a run.
+
+    If the version contains fewer numbers, return fewer numbers.
+    """
     return tuple(map(int, re.findall(r"\d+", version)[:2]))
 
 
@@ -202,7 +219,7 @@ def is_training(folder: Path) -> bool:
             return False
     except Timeout:
         return True
-    except OSError:  # no permission to write in somebody else's run
+    except OSError:  # this user may not write to the lock file of another user's run
         return False
 
 
@@ -212,7 +229,7 @@ def locked(folder: Path) -> Iterator[None]:
 
     The system releases the lock of a killed process.
 
-    Raises UserError, with the process id, if another process has locked the folder.
+    Raises UserError if another process has locked the folder. The message contains the id of this process.
     """
     from filelock import FileLock, Timeout
 
@@ -223,7 +240,7 @@ def locked(folder: Path) -> Iterator[None]:
     except Timeout:
         process = path.read_text() or "unknown"
         raise UserError(
-            f"{folder} is being trained by process {process}; stop that process first"
+            f"process {process} is training the run {folder}; stop this process first"
         ) from None
 
     try:
@@ -236,15 +253,15 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def link_latest(root: Path, folder: Path) -> None:
-    """Make root/latest a folder of links into a run's folder.
+    """Make root/latest a folder of links to the files of a run.
 
-    The event files are not linked, because TensorBoard follows links and would list the run twice.
+    Do not link the event files, because TensorBoard follows links and would list the run twice.
 
     Args:
         root: the folder of all runs.
         folder: the run's folder.
 
-    Raises UserError, and changes nothing, if root/latest exists but was not made by an earlier run.
+    Raises UserError, and changes nothing, if root/latest exists but an earlier run did not make it.
     """
     latest = root / "latest"
     check_latest(latest)
@@ -255,7 +272,10 @@ def link_latest(root: Path, folder: Path) -> None:
 
 
 def check_latest(latest: Path) -> None:
-    """Raise UserError unless `latest` is absent, or a folder in which all items named in LINKED are links."""
+    """Raise UserError unless `latest` is absent or is a folder of links.
+
+    Only the items that LINKED names must be links. The folder may contain other files.
+    """
     is_link_or_file = latest.is_symlink() or (latest.exists() and not latest.is_dir())
     items = [latest / item for item in LINKED]
     if is_link_or_file or any(item.exists() and not item.is_symlink() for item in items):
@@ -265,9 +285,10 @@ def check_latest(latest: Path) -> None:
 
 
 def root_of(folder: Path, runs_dir: str) -> Path | None:
-    """Return the folder of all runs that a run belongs to, where `latest` is kept; None if there is no such folder.
+    """Return the folder of all runs that a run belongs to, or None if the run does not belong to such a folder.
 
-    This is runs_dir if it contains the run. Otherwise, it is a parent folder of the run that contains `latest`.
+    The link folder `latest` is in the folder of all runs. If runs_dir contains the run, return runs_dir. Otherwise,
+    return the parent folder, or the parent of the parent folder, that contains `latest`.
     """
     root = Path(runs_dir).expanduser()
     folder = folder.absolute()
@@ -280,7 +301,7 @@ def root_of(folder: Path, runs_dir: str) -> Path | None:
 
 
 def relative_to_cwd(path: Path) -> Path:
-    """Return a path relative to the working directory if it is inside that directory; otherwise absolute."""
+    """Return a path relative to the working directory if the path is inside it. Otherwise return the absolute path."""
     here = Path.cwd()
     path = path.absolute()
     return path.relative_to(here) if path.is_relative_to(here) else path

@@ -15,8 +15,13 @@ from gptmini.user_error import UserError
 
 FILE = "state"  # in the run's folder
 
-# running: in training, or killed if no process holds the run's lock. done: all steps are done. ended: by a callback,
-# such as EarlyStopping. pruned: by its sweep. stopped: by a signal or the time limit. failed: by an error.
+# The states of a run:
+# - running: the run is training. If no process holds the lock of the run, the run was killed.
+# - done: all steps are done.
+# - ended: a callback, such as EarlyStopping, ended the run.
+# - pruned: the sweep ended the run.
+# - stopped: a signal or the time limit stopped the run.
+# - failed: an error ended the run.
 StateName = Literal["running", "done", "ended", "pruned", "stopped", "failed"]
 
 
@@ -25,23 +30,23 @@ class RunStatus:
     """The state of a run."""
 
     state: StateName
-    step: (
-        NonNegativeInt  # optimizer steps done; for a running run, the step of its latest checkpoint
-    )
-    # The name of the callback, the signal or the error, or the time limit; None if the run is running or done.
+    # Number of optimizer steps that are done. For a run that is training, the step of its latest checkpoint.
+    step: NonNegativeInt
+    # The cause of the end: the name of the callback, of the signal or of the error, or the time limit. None if
+    # the run is running or done.
     by: str | None = None
 
 
 def write_status(folder: Path, state: RunStatus) -> None:
-    """Write the state of a run into its folder; a reader sees either the old file or the new file."""
+    """Write the state of a run into the folder of the run. Another process sees either the old file or the new file."""
     with replacing(folder / FILE) as file:
         file.write(f"{json.dumps(asdict(state))}\n".encode())
 
 
 def read_status(folder: Path) -> RunStatus | None:
-    """Read the state of a run; None if the run was killed before it wrote its state.
+    """Return the state of a run, or None if the run was killed before it wrote its state.
 
-    Raises UserError if the file does not contain a state.
+    Raises UserError if the file 'state' does not contain the state of a run.
     """
     path = folder / FILE
     if not path.is_file():
@@ -52,5 +57,5 @@ def read_status(folder: Path) -> RunStatus | None:
     except ValidationError as error:
         mistake = first_error(error)
         raise UserError(
-            f"{path} does not contain the state of a run ({mistake}); remove it"
+            f"{path} must contain the state of a run ({mistake}); remove this file"
         ) from None

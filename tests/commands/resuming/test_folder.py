@@ -126,7 +126,7 @@ def test_a_run_that_another_process_trains_is_refused_and_the_process_named(inte
     folder = newest()
     before = snapshot(folder)
     with locked(folder):
-        said = f"is being trained by process {os.getpid()}"
+        said = f"process {os.getpid()} "
         begin(f"folder={folder}").assert_refused(said)
         begin("resume=runs/latest").assert_refused(said)
     assert snapshot(folder) == before
