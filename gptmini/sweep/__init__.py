@@ -1,7 +1,7 @@
 """Sweeps: workers take trials from one Optuna journal and train a run for each trial.
 
-This module does not import Optuna, because the import is slow. Only the modules journal, study, pruned and worker need
-Optuna.
+This module does not import Optuna, because importing Optuna is slow. Only the modules 'journal', 'study', 'pruned' and
+'worker' need Optuna.
 """
 
 from gptmini.sweep.space import SEED, Dimension, Space, SweepSettings

@@ -1,4 +1,4 @@
-"""The Optuna journal of a sweep. Several processes share it, and any of them may be killed without damage to it."""
+"""The Optuna journal of a sweep. Several processes share the journal. Killing a process does not damage the journal."""
 
 import os
 from pathlib import Path
@@ -14,9 +14,9 @@ from optuna.trial import FrozenTrial
 from gptmini.user_error import UserError
 
 JOURNAL = "journal.log"  # in the sweep's folder
-NAME = "sweep"  # of the study in the journal
+NAME = "sweep"  # the name of the study in the journal
 # Names of user attributes of the study and of its trials.
-DESCRIPTION = "described"  # the values common to all runs of the sweep
+DESCRIPTION = "described"  # the values that all runs of the sweep have in common
 BEST = "best"  # the best validation of a trial's run
 SECONDS = "seconds"  # how long the last start of a trial's run took
 REASON = "reason"  # why a trial failed or was given up
@@ -26,10 +26,11 @@ optuna.logging.set_verbosity(optuna.logging.WARNING)
 
 
 class JournalLock(JournalFileOpenLock):
-    """The lock of a sweep's journal; it replaces Optuna's lock, which waits half a minute for a killed process.
+    """The lock of a sweep's journal.
 
-    A killed process may leave an incomplete last line. Acquiring the lock removes it, because the journal would be
-    unreadable if another line followed. A thread that holds the lock may acquire it a second time.
+    This lock replaces Optuna's lock, because Optuna's lock waits half a minute for a killed process. A killed process
+    may leave an incomplete last line. Acquiring the lock removes this line, because the journal would be unreadable if
+    another line followed. A thread that holds the lock may acquire the lock a second time.
     """
 
     def __init__(self, journal: Path) -> None:
@@ -67,13 +68,13 @@ class Journal:
     """The Optuna study of a sweep, in the file journal.log of the sweep's folder.
 
     Args:
-        folder: the sweep's folder; it exists.
+        folder: the sweep's folder, which must exist.
 
-    Raises UserError if the file is not a journal.
+    Raises UserError if the file journal.log is not the journal of a sweep.
     """
 
     def __init__(self, folder: Path) -> None:
-        # With a relative path, a process that changes its working directory would write elsewhere.
+        # Use an absolute path, so that a process can change its working directory and still write to the same file.
         path = folder.absolute() / JOURNAL
         path.touch()
         self.lock = JournalLock(path)
@@ -89,15 +90,15 @@ class Journal:
                     load_if_exists=True,
                 )
         except (ValueError, KeyError, TypeError, AssertionError):
-            raise UserError(f"{path} is not the journal of a sweep; move it away") from None
+            raise UserError(f"{path} is not the journal of a sweep; move this file away") from None
 
     @property
     def description(self) -> dict[str, Any] | None:
-        """The values common to all runs of the sweep; None if the sweep is new."""
+        """The values that all runs of the sweep have in common, or None if the sweep is new."""
         return self.study.user_attrs.get(DESCRIPTION)
 
     def trials(self) -> list[FrozenTrial]:
-        """Return all trials by number; their states are RUNNING, COMPLETE, PRUNED or FAIL."""
+        """Return all trials in the order of their numbers. A trial has the state RUNNING, COMPLETE, PRUNED or FAIL."""
         return self.study.get_trials(deepcopy=False)
 
     def note(self, number: int, **facts: object) -> None:
@@ -106,6 +107,6 @@ class Journal:
             self.storage.set_trial_user_attr(self.id_of(number), name, value)
 
     def id_of(self, number: int) -> int:
-        """Return the storage's id of a trial."""
+        """Return the id that the storage has given to a trial."""
         study = self.storage.get_study_id_from_name(NAME)
         return self.storage.get_trial_id_from_study_id_trial_number(study, number)

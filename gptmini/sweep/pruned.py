@@ -1,4 +1,4 @@
-"""The trial of a run that a pruner may end; the run reports each validation."""
+"""The trial of a run that a pruner may end. The run reports the result of each validation to its trial."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,17 +11,18 @@ from gptmini.sweep.journal import JOURNAL, PRUNED_AT, Journal
 
 
 class PrunedTrial:
-    """The trial of the run that this process trains; it receives the run's validations.
+    """The trial of the run that this process trains. The trial receives the validations of the run.
 
     Args:
-        run: the run's folder. It is in the folder of the sweep's journal, and its name is the trial's number.
+        run: the folder of the run. This folder is next to the journal of the sweep. The name of the folder is the
+            number of the trial.
     """
 
     def __init__(self, run: Path) -> None:
         self._journal = Journal(run.absolute().parent)
         self._number = int(run.absolute().name)
         description = self._journal.description
-        assert description is not None  # the sweep writes it before its first trial
+        assert description is not None  # the sweep writes the description before its first trial
         self.by_bits: bool = description["by_bits"]  # whether runs are compared by bits per byte
         self._pruner = _pruner_of(description)
 
@@ -31,11 +32,11 @@ class PrunedTrial:
         return run.name.isdecimal() and (run.absolute().parent / JOURNAL).is_file()
 
     def report(self, step: int, value: float) -> bool:
-        """Report a validation; return whether to end the run because it is worse than the other runs."""
+        """Report the result of a validation. Return True if the run must end because it is worse than other runs."""
         trial = self._trial()
         if trial.state is not TrialState.RUNNING:
             return False
-        # If a run resumes from a checkpoint, it repeats the validations after this checkpoint.
+        # A run that resumes from a checkpoint repeats the validations after this checkpoint. Do not record them twice.
         if step not in trial.intermediate_values:
             id_of_trial = self._journal.id_of(self._number)
             self._journal.storage.set_trial_intermediate_value(id_of_trial, step, value)
@@ -49,7 +50,7 @@ class PrunedTrial:
 
 
 def _pruner_of(description: Mapping[str, Any]) -> BasePruner:
-    """Return the pruner that a sweep's description names."""
+    """Return the pruner that the description of a sweep names."""
     warmup = description["sweep.pruner_warmup"]
     if description["sweep.pruner"] == "median":
         return MedianPruner(

@@ -1,4 +1,4 @@
-"""The search space of a sweep: its settings, the values of each key, and the overrides common to all runs."""
+"""The search space of a sweep: the settings, the values of each key, and the overrides that all runs have in common."""
 
 import itertools
 import math
@@ -15,16 +15,16 @@ from gptmini.user_error import UserError
 
 # Significant digits of a number that is drawn from an interval. More digits would make commands hard to read.
 DIGITS = 4
-SEED = "seed"  # the key over which the table shows means
+SEED = "seed"  # the key of the random seed; the table shows means over the seeds
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class SweepSettings:
     """Settings of a sweep, from the configuration group sweep."""
 
-    name: str  # of the sweep, unless name= overrides it
+    name: str  # the name of the sweep, unless name= overrides it
     sampler: Literal["auto", "grid", "random", "tpe"]
-    trials: PositiveInt | None  # total number of runs; None: every point of the grid
+    trials: PositiveInt | None  # total number of runs; None for every point of the grid
     seed: NonNegativeInt
     retries: NonNegativeInt  # how often to restart a run whose process was killed
     pruner: Literal["median", "hyperband"] | None
@@ -33,9 +33,10 @@ class SweepSettings:
     params: dict[str, Any]  # values by key, from a configuration file
 
     def sampler_of(self, space: "Space") -> str:
-        """Return the sampler; auto means grid if every value is listed, otherwise tpe.
+        """Return the name of the sampler. 'auto' means 'grid' if every value is listed, and 'tpe' otherwise.
 
-        Raises UserError if a grid has an interval, or if the number of trials is unlimited.
+        Raises UserError if the sampler is 'grid' but a key has an interval. Also raises UserError if a different
+        sampler has no number of trials.
         """
         intervals = [dimension.key for dimension in space.dimensions if dimension.is_interval]
         sampler = self.sampler
@@ -44,11 +45,13 @@ class SweepSettings:
 
         if sampler == "grid" and intervals:
             raise UserError(
-                f"sweep.sampler=grid requires lists of values, but {intervals[0]} is an interval; list its values "
+                f"sweep.sampler=grid requires a list of values for {intervals[0]}, got an interval; list the values "
                 "or set sweep.sampler=random"
             )
         if sampler != "grid" and self.trials is None:
-            raise UserError(f"the sampler {sampler} requires a number of runs; set sweep.trials=N")
+            raise UserError(
+                f"the sampler '{sampler}' requires a number of runs; set sweep.trials=N"
+            )
         return sampler
 
     def n_trials_of(self, space: "Space") -> int:
@@ -61,7 +64,7 @@ class SweepSettings:
 
 @plain_dataclass(frozen=True)
 class Dimension:
-    """One varied key of a sweep: a list of values as texts, or an interval of numbers."""
+    """A varied key of a sweep, with a list of values as texts or with an interval of numbers."""
 
     key: str  # as on the command line; may be the name of a group
     texts: tuple[str, ...] = ()  # the listed values; empty for an interval
@@ -85,7 +88,7 @@ class Dimension:
                 raise UserError(f"{self.key} must list each value once, got {text} twice")
 
     def __str__(self) -> str:
-        """Return the values as one text; it is stored in the journal to compare sweeps."""
+        """Return all values as one text. The journal stores this text, so that a later start can compare the values."""
         if not self.is_interval:
             return ",".join(self.texts)
         kind = "int" if self.is_integer else "float"
@@ -103,14 +106,14 @@ class Dimension:
         return list(self.texts) or [self.text_of(self.low), self.text_of(self.high)]
 
     def rounded(self, value: float) -> float:
-        """Round a number drawn from the interval to DIGITS digits, within the interval."""
+        """Return a number of the interval, rounded to DIGITS significant digits. The result is inside the interval."""
         if self.is_integer:
             return int(value)
         short = float(f"{value:.{DIGITS}g}")
         return min(max(short, self.low), self.high)
 
     def text_of(self, value: object) -> str:
-        """Return a trial's value as it is written in an override."""
+        """Return the text of a value, as it is written in an override."""
         if isinstance(value, str):
             return value
         assert isinstance(value, float | int)
@@ -119,10 +122,10 @@ class Dimension:
 
 @plain_dataclass(frozen=True)
 class Space:
-    """The varied keys of a sweep, and the overrides common to all its runs."""
+    """The varied keys of a sweep, and the overrides that all runs of the sweep have in common."""
 
     dimensions: Sequence[Dimension]
-    fixed: Sequence[str]  # KEY=VALUE of every run, in Hydra's grammar
+    fixed: Sequence[str]  # the overrides KEY=VALUE of every run, in Hydra's grammar
 
     @property
     def keys(self) -> list[str]:
@@ -139,17 +142,17 @@ class Space:
 
     @property
     def n_points(self) -> int:
-        """Number of points of the grid."""
+        """The number of points of the grid."""
         return math.prod(len(dimension.texts) for dimension in self.dimensions)
 
     def point(self, number: int) -> dict[str, str]:
-        """Return the values of one grid point by key; the last dimension varies fastest."""
+        """Return the values of one grid point by key. The last dimension changes fastest from point to point."""
         points = itertools.product(*(dimension.texts for dimension in self.dimensions))
         texts = next(itertools.islice(points, number, None))
         return dict(zip(self.keys, texts, strict=True))
 
     def overrides(self, texts: Mapping[str, str]) -> list[str]:
-        """Return the overrides of the run with these values."""
+        """Return all overrides of the run with these values of the varied keys."""
         return [*self.fixed, *(f"{key}={text}" for key, text in texts.items())]
 
     def examples(self) -> list[list[str]]:

@@ -1,7 +1,7 @@
-"""The trials of a sweep; workers take one after another.
+"""The trials of a sweep. Workers take one trial after another.
 
 A trial is one line of the journal, so the journal never has only some values of a trial. A worker and its run hold
-the lock of their trial. The kernel releases the lock when both processes are gone.
+the lock of their trial. The kernel releases the lock after the processes of the worker and of the run have ended.
 """
 
 import fcntl
@@ -34,11 +34,14 @@ STATES = {TrialState.COMPLETE: DONE, TrialState.PRUNED: "pruned", TrialState.FAI
 
 @dataclass(frozen=True)
 class ClaimedTrial:
-    """A trial that this worker has locked, until release or until both the worker and the trial's run are gone."""
+    """A trial that this worker has locked.
+
+    The lock ends when the worker calls release(), or after the processes of the worker and of the run have ended.
+    """
 
     number: int
     texts: dict[str, str]  # values by key, as on the command line
-    lock: int  # file descriptor of the lock file; the trial's run inherits it
+    lock: int  # file descriptor of the lock file; the run of the trial inherits the descriptor
 
     def release(self) -> None:
         """Unlock the trial."""
@@ -46,10 +49,10 @@ class ClaimedTrial:
 
 
 class Sweep(Journal):
-    """The trials of a sweep; workers take one after another.
+    """The trials of a sweep. Workers take one trial after another.
 
     Args:
-        folder: the sweep's folder; it exists.
+        folder: the sweep's folder, which must exist.
         space: the varied keys and their values.
         settings: how values are chosen.
 
@@ -63,14 +66,14 @@ class Sweep(Journal):
         self.settings = settings
         self.sampler = settings.sampler_of(space)
         self.n_trials = settings.n_trials_of(space)
-        # A new start of the sweep retries trials that an earlier start gave up. If this start
-        # gives up such a trial too, its workers do not retry the trial.
+        # A new start of the sweep retries the trials that earlier starts gave up. If this start gives up such a trial
+        # too, the workers of this start do not retry the trial.
         self._given_up_before = [trial.user_attrs.get(GIVEN_UP, 0) for trial in self.trials()]
 
     def describe(self, description: Mapping[str, object]) -> None:
-        """Write the values common to all runs, by key. If the journal already has such values, compare them.
+        """Write the values that all runs have in common to the journal, by key.
 
-        Raises UserError if the values in the journal are different.
+        If the journal already has such values, compare the values instead. Raises UserError if a value is different.
         """
         with self.lock:
             before = self.description
@@ -86,7 +89,7 @@ class Sweep(Journal):
                 )
 
     def take(self) -> ClaimedTrial | None:
-        """Lock and return an interrupted trial, or otherwise a new trial. Return None if no trial can be taken now."""
+        """Lock a trial and return it, or return None if no trial can be taken now. Interrupted trials come first."""
         with self.lock:
             trials = self.trials()
             for trial in trials:
@@ -98,7 +101,7 @@ class Sweep(Journal):
 
             if len(trials) >= self.n_trials:
                 return None
-            # If a worker died before it added the trial, it may still hold this lock for a moment.
+            # A worker that died before it added this trial may still hold the lock for a moment.
             lock = self._lock_trial(len(trials))
             if lock is None:
                 return None
@@ -112,7 +115,7 @@ class Sweep(Journal):
         return len(trials) >= self.n_trials and not any(map(self._is_open, trials))
 
     def is_busy(self, number: int) -> bool:
-        """Return whether a process trains the trial now."""
+        """Return whether a process is training the run of the trial now."""
         with self.lock:
             lock = self._lock_trial(number)
             if lock is None:
@@ -131,7 +134,7 @@ class Sweep(Journal):
         return self.folder / str(number)
 
     def rows(self) -> list[Row]:
-        """Return the rows of the table, one for each trial that has started."""
+        """Return the rows of the table. Each trial that has started has one row."""
         return [self._row(trial) for trial in self.trials()]
 
     def _row(self, trial: FrozenTrial) -> Row:
@@ -165,12 +168,12 @@ class Sweep(Journal):
         self.study.tell(number, state=TrialState.PRUNED)
 
     def fail(self, number: int, reason: str) -> None:
-        """Record that a trial failed, and why."""
+        """Record that a trial failed, and the reason."""
         self.note(number, **{REASON: reason})
         self.study.tell(number, state=TrialState.FAIL)
 
     def give_up(self, number: int, reason: str) -> None:
-        """Record why a trial is not retried until the next start of the sweep."""
+        """Record that a trial was given up, and the reason. The next start of the sweep retries the trial."""
         n_times = self.trials()[number].user_attrs.get(GIVEN_UP, 0)
         self.note(number, **{REASON: reason, GIVEN_UP: n_times + 1})
 
@@ -182,7 +185,7 @@ class Sweep(Journal):
         return trial.state is TrialState.RUNNING and n_times == n_before
 
     def _lock_trial(self, number: int) -> int | None:
-        """Lock a trial; return the descriptor of the lock file, or None if a process trains the trial."""
+        """Lock a trial. Return the descriptor of the lock file, or None if a process is training the trial's run."""
         folder = self.folder / ".locks"
         folder.mkdir(exist_ok=True)
         descriptor = os.open(folder / str(number), os.O_RDWR | os.O_CREAT, 0o666)
@@ -194,9 +197,9 @@ class Sweep(Journal):
         return None
 
     def _new_trial(self, number: int) -> FrozenTrial:
-        """Return a trial whose values are determined by the sweep's seed and the trial's number.
+        """Return a new trial. The seed of the sweep and the number of the trial determine the random values.
 
-        Each value is drawn with its own seed. If all samplers had the same seed, every worker would draw the same
+        Each value is drawn with a seed of its own. If all samplers had the same seed, every worker would draw the same
         values.
         """
         distributions = {
@@ -226,7 +229,7 @@ class Sweep(Journal):
 
 
 def _distribution_of(dimension: Dimension) -> BaseDistribution:
-    """Return the Optuna distribution of a dimension."""
+    """Return the distribution from which Optuna draws the values of a dimension."""
     if not dimension.is_interval:
         return CategoricalDistribution(dimension.texts)
     if dimension.is_integer:
@@ -235,6 +238,6 @@ def _distribution_of(dimension: Dimension) -> BaseDistribution:
 
 
 def _seed_of(seed: int, number: int, key: str) -> int:
-    """Return the seed of one value of a trial."""
+    """Return the seed of the random value that a trial has for a key."""
     digest = hashlib.sha256(f"{seed}/{number}/{key}".encode()).digest()
     return int.from_bytes(digest[:4], "little")

@@ -1,4 +1,4 @@
-"""The table of a sweep: a row for each trial, the best trial, and means over seeds."""
+"""The table of a sweep. It has a row for each trial, and shows the best trial and the means over seeds."""
 
 import csv
 import io
@@ -19,32 +19,38 @@ class Row:
 
     number: int
     state: str  # done, running, waiting, pruned or failed
-    texts: dict[str, str]  # values of the varied keys
+    texts: dict[str, str]  # the values of the varied keys, by key
     loss: float | None = None  # lowest validation loss, in nats per token
-    bits_per_byte: float | None = None  # at the same validation
+    bits_per_byte: float | None = None  # bits per byte at the same validation
     step: int | None = None  # the step of the same validation
-    seconds: float | None = None  # how long the last start took; None while the trial has no result
+    # Seconds that the last start of the run took; None while the trial has no result.
+    seconds: float | None = None
     run: str  # the run's folder
-    reason: str | None = None  # why it failed or was given up
+    reason: str | None = None  # why the trial failed or was given up
 
     def figure(self, *, by_bits: bool) -> float | None:
-        """Return the figure that runs are compared by: bits per byte if their tokens differ, otherwise the loss."""
+        """Return the number by which runs are compared.
+
+        This number is bits per byte if by_bits is True, because the tokens of the runs may differ. Otherwise it is the
+        loss.
+        """
         return self.bits_per_byte if by_bits else self.loss
 
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """Trials that differ only in their seed."""
+    """A group of trials that differ only in their seed."""
 
     texts: dict[str, str]  # values of the varied keys, without the seed
     n_done: int
     n_trials: int
-    mean: float | None  # mean figure of the done trials; None if no trial is done
-    spread: float | None  # standard deviation of the figures; None for fewer than 2
+    mean: float | None  # mean loss or bits per byte of the done trials; None if no trial is done
+    # Standard deviation over the done trials; None if fewer than 2 trials are done.
+    spread: float | None
 
 
 def settings_of(rows: Sequence[Row], *, by_bits: bool) -> list[Setting]:
-    """Group the trials that differ only in their seed; return the groups, lowest mean first."""
+    """Return the groups of trials that differ only in their seed. The group with the lowest mean comes first."""
     groups: dict[tuple, list[Row]] = {}
     for row in rows:
         texts = {key: text for key, text in row.texts.items() if key != SEED}
@@ -75,7 +81,7 @@ def best_of(rows: Sequence[Row], *, by_bits: bool) -> Row | None:
 
 
 def write_csv(path: Path, rows: Sequence[Row], keys: Sequence[str]) -> None:
-    """Write all trials as CSV, in the order of their numbers."""
+    """Write all trials to a CSV file, in the order of their numbers."""
     figures = ["loss", "bits_per_byte", "step", "seconds"]
     columns = ["trial", "state", *figures, *keys, "run", "reason"]
 
@@ -83,7 +89,7 @@ def write_csv(path: Path, rows: Sequence[Row], keys: Sequence[str]) -> None:
     writer = csv.DictWriter(text, columns, lineterminator="\n", extrasaction="ignore")
     writer.writeheader()
     for row in sorted(rows, key=lambda row: row.number):
-        # Columns have the names of Row's fields, except the trial's number.
+        # Columns have the names of the fields of Row, except that the field 'number' has the column 'trial'.
         cells = vars(row) | row.texts | {"trial": row.number}
         if row.seconds is not None:
             cells["seconds"] = round(row.seconds, 1)
@@ -94,7 +100,10 @@ def write_csv(path: Path, rows: Sequence[Row], keys: Sequence[str]) -> None:
 
 
 def place_of(figure: float | None, number: int) -> tuple[bool, float, int]:
-    """Return a sort key: trials with a lower figure first, trials without a figure last."""
+    """Return a sort key for a trial. Trials with a lower figure come first. Trials without a figure come last.
+
+    The figure is the loss or the bits per byte of the trial.
+    """
     if figure is None:
         return (True, 0.0, number)
     return (False, figure, number)

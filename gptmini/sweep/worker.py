@@ -1,4 +1,4 @@
-"""A worker of a sweep: take a trial, train its run in another process, record the result, and repeat."""
+"""A worker of a sweep. It takes a trial, trains the run in another process, records the result, and repeats this."""
 
 import os
 import signal
@@ -17,27 +17,27 @@ from gptmini.sweep.journal import BEST, PRUNED_AT, SECONDS
 from gptmini.sweep.study import ClaimedTrial, Sweep
 from gptmini.user_error import UserError
 
-MISTAKE = 2  # exit code of a run with a user error; a retry would fail again
-POLL = 0.5  # seconds between two checks of the other workers' trials
-# Signals that end a sweep after its runs are saved. Windows does not have the last three.
+MISTAKE = 2  # exit code of a run with a user error; a second attempt would fail too
+POLL = 0.5  # seconds between two checks of the trials of other workers
+# Signals that end a sweep after its runs are saved. Windows does not have SIGHUP, SIGUSR1 and SIGUSR2.
 SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2")
-LONGEST_REASON = 300  # characters
+LONGEST_REASON = 300  # maximum number of characters
 
 
 class SweepStop:
-    """The request to end a sweep. The first signal is passed on to the runs; a second signal ends the sweep."""
+    """The request to end a sweep. The first signal is passed on to the runs. A second signal ends the sweep."""
 
     def __init__(self) -> None:
         self.signal = 0  # number of the first signal; 0 for none
         self._runs: set[subprocess.Popen] = set()  # processes that have not been sent SIGTERM
-        # While a run is being started, this lock makes a signal wait until the run is in _runs. The lock is reentrant:
-        # the main thread handles signals, and may already hold the lock.
+        # While a run is being started, this lock makes a signal wait until the run is in _runs. The lock is reentrant,
+        # because the main thread handles signals and may already hold the lock.
         self._lock = threading.RLock()
 
     def run(self, command: Sequence[str], **options: Any) -> int:
-        """Run a process, and return its exit code. `ask` sends SIGTERM to the process.
+        """Run a process, and return its exit code. The method `ask` sends SIGTERM to the process.
 
-        options are the keyword arguments of subprocess.Popen. After a request to end, the process is not started.
+        `options` are keyword arguments of subprocess.Popen. After a request to end the sweep, do not start the process.
         """
         with self._lock:
             if self.signal:
@@ -51,7 +51,10 @@ class SweepStop:
         return code
 
     def ask(self, number: int) -> None:
-        """Send SIGTERM to every run once, so that it saves and ends; number is the signal the sweep received."""
+        """Send SIGTERM to every run once, so that each run saves and ends.
+
+        `number` is the number of the signal that the sweep received.
+        """
         self.signal = self.signal or number
         with self._lock:
             # A second SIGTERM could end a run unsaved, so remove each run after its first SIGTERM. Do not remove it
@@ -63,7 +66,7 @@ class SweepStop:
 
     @contextmanager
     def catch_signals(self) -> Iterator[None]:
-        """Catch SIGNALS during the block. A signal that the caller ignores, as with nohup, stays ignored."""
+        """Catch SIGNALS during the block. Leave signals that this process ignores, such as SIGHUP under nohup."""
         numbers = [getattr(signal, name) for name in SIGNALS if hasattr(signal, name)]
         handlers_before = {number: signal.getsignal(number) for number in numbers}
         caught = [number for number in numbers if handlers_before[number] is not signal.SIG_IGN]
@@ -80,7 +83,7 @@ class SweepStop:
         is_first = not self.signal
         self.ask(number)
         if not is_first and number in (signal.SIGINT, signal.SIGTERM):
-            # The default handler ends the process even if its threads are waiting.
+            # The default handler ends this process even if its threads are waiting for runs.
             signal.signal(number, signal.SIG_DFL)
             signal.raise_signal(number)
 
@@ -90,20 +93,23 @@ class Worker:
     """A worker that takes trials and trains their runs, until no trial is left or the sweep is asked to end.
 
     Each run has its own session, so Ctrl-C in the terminal reaches only the sweep. The sweep then sends SIGTERM to the
-    run, which saves and ends. The process of the run inherits the lock of its trial. While this process exists, no
-    other worker takes the trial, even if the worker dies before the run has locked its own folder.
+    run. The run saves and ends. The process of the run inherits the lock of its trial. While this process exists, no
+    other worker takes the trial. This is true even if the worker dies before the run has locked its own folder.
     """
 
     sweep: Sweep
     stopping: SweepStop
     print_topic: Callable[[str, str], None]  # prints a topic and a text
-    on_end: Callable[[Sweep], object]  # called when a trial has ended or was given up
+    on_end: Callable[[Sweep], object]  # called after a trial has ended or was given up
     command: Sequence[str]  # the command that trains a run, without overrides
     extra: Sequence[str] = ()  # overrides that this worker adds to each run
     variables: Mapping[str, str] | None = None  # environment variables added for this worker's runs
 
     def work(self) -> None:
-        """Take trials and train their runs. Wait while others train the last trials, in case a trial is interrupted."""
+        """Take trials and train their runs, until no trial is left.
+
+        While other workers train the last trials, wait. If a trial is interrupted, take it.
+        """
         while not self.stopping.signal:
             trial = self.sweep.take()
             if trial is not None:
@@ -127,7 +133,7 @@ class Worker:
         reason = ""
         for attempt in range(retries + 1):
             began = time.monotonic()
-            # The pruner may have ended the run earlier, and the run's worker may have died before it recorded this.
+            # The pruner may have ended the run earlier, but the worker may have died before it recorded the result.
             is_pruned = self._is_pruned(number)
             code = 0 if is_pruned else self._run(trial)
             if code == 0:
@@ -149,7 +155,10 @@ class Worker:
         self.on_end(self.sweep)
 
     def _run(self, trial: ClaimedTrial) -> int:
-        """Train a trial's run in another process. Return its exit code, which is negative if a signal killed it."""
+        """Train the run of a trial in another process, and return the exit code of this process.
+
+        The exit code is negative if a signal killed the process.
+        """
         run = self.sweep.run_of(trial.number)
         output = self._output_of(trial.number)
         output.parent.mkdir(exist_ok=True)
@@ -195,15 +204,18 @@ class Worker:
         self.on_end(self.sweep)
 
     def _is_pruned(self, number: int) -> bool:
-        """Return whether the pruner has ended a trial's run."""
+        """Return whether the pruner has ended the run of a trial."""
         return self.sweep.trials()[number].user_attrs.get(PRUNED_AT) is not None
 
     def _output_of(self, number: int) -> Path:
-        """Return the file for the output of a trial's run; the run's folder does not exist before the run starts."""
+        """Return the file for the output of the run of a trial.
+
+        This file is not in the folder of the run, because this folder does not exist before the run starts.
+        """
         return self.sweep.folder / "output" / f"{number}.txt"
 
     def _reason(self, number: int, code: int) -> str:
-        """Return why a run failed: the signal that killed it, or the last line that it printed."""
+        """Return the reason why a run failed. It names the signal that killed the run, or is the last printed line."""
         if code < 0:
             return f"its process was killed by {signal.Signals(-code).name}"
         printed = self._output_of(number).read_text(encoding="utf-8", errors="replace")
@@ -213,9 +225,10 @@ class Worker:
 
 
 def best_of_run(run: Path) -> dict[str, Any] | None:
-    """Return loss, bits_per_byte and step of the validation with the lowest loss, or None if no loss was finite.
+    """Return the loss, the bits per byte and the step of the validation with the lowest loss, by name.
 
-    Raises UserError if the run's last checkpoint is damaged, and OSError if it is missing.
+    Return None if no loss was finite. Raises UserError if the file last.ckpt of the run is damaged, and OSError if this
+    file is missing.
     """
     checkpoint = read_checkpoint(run / "checkpoints" / "last.ckpt", mapped=True, is_checked=True)
     return checkpoint["callbacks"]["RunCheckpoints"]["best"]

@@ -76,9 +76,9 @@ def test_values_that_cannot_be_tried_are_refused(options, message):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"sampler": "grid"}, "optimizer.lr is an interval; .* sweep.sampler=random"),
-        ({"sampler": "random", "trials": None}, "random .* sweep.trials=N"),
-        ({"trials": None}, "tpe .* sweep.trials=N"),
+        ({"sampler": "grid"}, "optimizer.lr, .* sweep.sampler=random"),
+        ({"sampler": "random", "trials": None}, "random.* sweep.trials=N"),
+        ({"trials": None}, "tpe.* sweep.trials=N"),
     ],
 )
 def test_settings_that_do_not_fit_the_space_are_refused(changes, message):
