@@ -1,4 +1,4 @@
-"""Tokenizers: characters, bytes, byte pairs learned from a corpus, and GPT-2's byte pairs.
+"""Tokenizers for text. Their ids are characters, bytes, byte pairs learned from a corpus, or GPT-2's byte pairs.
 
 A builder (character, byte, bpe, gpt2) makes a tokenizer from the documents of a corpus. Each builder has a settings
 class for the configuration.

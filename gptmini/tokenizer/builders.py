@@ -1,6 +1,7 @@
 """Settings of the tokenizers. The method builder() of each class returns the builder of a tokenizer.
 
-The builder's name and its keyword arguments identify prepared tokens, so do not rename them.
+The name and the keyword arguments of a builder identify prepared tokens. Therefore, do not rename builders or their
+arguments.
 """
 
 from collections.abc import Iterable
@@ -19,52 +20,52 @@ from gptmini.tokenizer.tokenizer import Tokenizer, document_prefix
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class BytePairSettings:
-    """Byte pairs learned from the training split; the fields are the arguments of bpe."""
+    """Settings for byte pairs that are learned from the training split. The fields are the arguments of bpe."""
 
     vocab_size: VocabSize
     train_bytes: PositiveInt | None = None
 
     def builder(self) -> partial:
-        """Return bpe with these settings."""
+        """Return the function bpe with these settings as its arguments."""
         return partial(bpe, vocab_size=self.vocab_size, train_bytes=self.train_bytes)
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class ByteSettings:
-    """The 256 bytes."""
+    """Settings for the tokenizer that has one id for each of the 256 bytes."""
 
     needs_no_text: ClassVar = True  # the tokenizer does not depend on the text
 
     def builder(self) -> partial:
-        """Return byte, which has no settings."""
+        """Return the function byte. It needs no settings."""
         return partial(byte)
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class CharacterSettings:
-    """The characters of the text."""
+    """Settings for the tokenizer that has one id for each character of the text."""
 
     def builder(self) -> partial:
-        """Return character, which has no settings."""
+        """Return the function character. It needs no settings."""
         return partial(character)
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class GPT2Settings:
-    """GPT-2's byte pairs."""
+    """Settings for the tokenizer of GPT-2, which merges byte pairs."""
 
     needs_no_text: ClassVar = True  # the tokenizer does not depend on the text
 
     def builder(self) -> partial:
-        """Return gpt2, which has no settings."""
+        """Return the function gpt2. It needs no settings."""
         return partial(gpt2)
 
 
 def prebuilt(tokenizer: Tokenizer, *, name: str, sha256: str) -> partial:
-    """Return a builder for an existing tokenizer. Its name and the digest sha256 identify the tokenizer.
+    """Return a builder for an existing tokenizer. The builder's name and the digest sha256 identify the tokenizer.
 
-    If preparation puts ids before each document, these ids are a keyword argument too. They change the fingerprint,
-    because earlier versions did not write these ids.
+    If preparation puts ids before each document, these ids are a keyword argument of the builder too. These ids must
+    change the fingerprint of the prepared text, because earlier versions of gptmini did not write these ids.
     """
     before = document_prefix(tokenizer)
     keywords = {"sha256": sha256} | ({"before": before} if before else {})

@@ -1,4 +1,4 @@
-"""Byte-pair tokenizers that run on tiktoken: bytes, GPT-2's vocabulary, and learned vocabularies."""
+"""Byte-pair tokenizers that tiktoken runs. The vocabulary is the bytes, GPT-2's vocabulary, or learned from text."""
 
 import base64
 import os
@@ -17,16 +17,19 @@ from gptmini.user_error import UserError
 if TYPE_CHECKING:
     from gptmini.tokenizer.chat import ChatEncoder
 
-BYTE_PATTERN = r"[\s\S]"  # each character is a piece, so no merge applies
+BYTE_PATTERN = r"[\s\S]"  # each character is a piece, so that no merge applies
 ALL_BYTES = [bytes([i]) for i in range(256)]
 
-# Number of characters of short documents that are encoded together. A call to tiktoken takes as long as encoding a
-# hundred characters. Other threads can run only during a call.
+# Short documents are encoded together, up to this number of characters. Starting a call to tiktoken takes as long as
+# encoding a hundred characters. Other threads can run only during a call.
 GROUP = 2**20
 
 
 class BytePairTokenizer:
-    """A tiktoken encoding. A pattern splits text into pieces. Within a piece, bytes are merged in order of rank."""
+    """A tokenizer that uses a tiktoken encoding.
+
+    A pattern splits the text into pieces. Within a piece, tiktoken merges bytes in the order of their ranks.
+    """
 
     kind = "byte_pair"
     prefix_ids: Sequence[int] = ()
@@ -38,9 +41,10 @@ class BytePairTokenizer:
     ) -> None:
         """Build the tokenizer from a pattern and the byte strings in the order of their ranks.
 
-        The rank after the last byte string is end-of-text. chat_template is the Jinja source that encodes chats, or
-        None. Raises UserError if a byte string is empty or repeated, or if a single byte is missing. Raises UserError
-        unless the pattern is SPLIT_PATTERN or BYTE_PATTERN.
+        The id of end-of-text follows the rank of the last byte string. chat_template is the Jinja source of the
+        template that encodes chats. It is None if the tokenizer has no chat template. Raises UserError if a byte string
+        is empty or repeated, or if a single byte is missing. Raises UserError unless the pattern is SPLIT_PATTERN or
+        BYTE_PATTERN.
         """
         rank_of = {token: rank for rank, token in enumerate(ranks)}
         n_single = sum(len(token) == 1 for token in rank_of)
@@ -49,9 +53,11 @@ class BytePairTokenizer:
             raise UserError(
                 f"ranks must be distinct and include all 256 bytes, got {len(ranks)} byte strings"
             )
-        # A different pattern could drop text or never finish matching.
+        # A different pattern could drop text, or matching could take forever.
         if pattern not in (SPLIT_PATTERN, BYTE_PATTERN):
-            raise UserError(f"pattern must be a pattern of this gptmini version, got {pattern!r}")
+            raise UserError(
+                f"pattern must be one of the patterns of this gptmini version, got {pattern!r}"
+            )
 
         self.pattern = pattern
         self.ranks = ranks
@@ -62,14 +68,14 @@ class BytePairTokenizer:
         self._is_byte = pattern == BYTE_PATTERN and ranks == ALL_BYTES
 
     def encode(self, text: str) -> list[int]:
-        """Return the ids of a text; the string <|endoftext|> is ordinary text.
+        """Return the ids of a text. If the text contains the string <|endoftext|>, the string is ordinary text.
 
-        Raises UserError for a lone surrogate, because it has no UTF-8 bytes.
+        Raises UserError if the text contains a lone surrogate, because a lone surrogate has no UTF-8 bytes.
         """
         return next(self.encode_batch([text])).tolist()
 
     def encode_batch(self, texts: Iterable[str]) -> Iterator[np.ndarray]:
-        """Yield the ids of each text, uint32; errors are the same as for encode.
+        """Yield the ids of each text as a uint32 array of shape (n,). Raises the same errors as encode.
 
         Short texts are read ahead and encoded together. The ids are not converted to Python objects.
         """
@@ -77,28 +83,28 @@ class BytePairTokenizer:
             yield from self._encode_group(group)
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Return the text of ids; invalid UTF-8 and ids outside the vocabulary become U+FFFD."""
+        """Return the text that ids stand for. Invalid UTF-8 and ids outside the vocabulary become U+FFFD."""
         return decode_bytes(ids, self._bytes_of)
 
     def token_bytes(self, token: int) -> bytes:
-        """Return the bytes of text that an id stands for; none for an id that only the model has."""
+        """Return the bytes of text that an id stands for. Return no bytes if only the model has this id."""
         return self._bytes_of.get(token, b"")
 
     def byte_lengths(self) -> np.ndarray:
-        """Return the length of each id's byte string, int64 (n_vocab,); 0 for end-of-text."""
+        """Return the number of bytes of each id as an int64 array of shape (n_vocab,). End-of-text has 0 bytes."""
         return np.array([*map(len, self.ranks), 0], dtype=np.int64)
 
     @cached_property
     def chat_encoder(self) -> "ChatEncoder":
-        """The encoder for chats; raises UserError if there is no chat template, or if it is invalid."""
+        """The encoder for chats. Raises UserError if the chat template is missing or invalid."""
         return plain_encoder(self)
 
     def with_template(self, template: str) -> "BytePairTokenizer":
-        """Return this tokenizer with a chat template."""
+        """Return a copy of this tokenizer that uses the given chat template."""
         return BytePairTokenizer(self.pattern, self.ranks, chat_template=template)
 
     def to_dict(self) -> dict:
-        """Return the state for from_dict in plain JSON types; byte strings are in base64."""
+        """Return the state that from_dict reads, in plain JSON types. Byte strings are encoded in base64."""
         ranks = [base64.b64encode(token).decode() for token in self.ranks]
         state: dict = {"kind": self.kind, "pattern": self.pattern, "ranks": ranks}
         return (
@@ -107,12 +113,12 @@ class BytePairTokenizer:
 
     @cached_property
     def _encoding(self) -> tiktoken.Encoding:
-        """The encoding that works for any text."""
+        """The tiktoken encoding that works for any text."""
         return self._encoding_by(self.pattern, specials=[])
 
     @cached_property
     def _marked_encoding(self) -> tiktoken.Encoding:
-        """The faster encoding for marked text; MARK and SEPARATOR have ids after the vocabulary."""
+        """The faster tiktoken encoding for text with marks. The ids of MARK and SEPARATOR follow the vocabulary."""
         return self._encoding_by(MARKED_PATTERN, specials=[MARK, SEPARATOR])
 
     def _encoding_by(self, pattern: str, *, specials: list[str]) -> tiktoken.Encoding:
@@ -124,7 +130,7 @@ class BytePairTokenizer:
         )
 
     def _encode_group(self, texts: list[str]) -> Iterator[np.ndarray]:
-        """Yield the ids of each text, uint32, with one call to tiktoken if possible."""
+        """Yield the ids of each text as a uint32 array of shape (n,). If possible, call tiktoken once for all texts."""
         joined = SEPARATOR.join(texts)
         can_be_marked = MARK not in joined and joined.count(SEPARATOR) == len(texts) - 1
         if self.pattern == BYTE_PATTERN or not can_be_marked:
@@ -133,7 +139,7 @@ class BytePairTokenizer:
 
         try:
             joined = insert_marks(joined)
-        except UnicodeEncodeError:  # encode each text alone, to report the position in it
+        except UnicodeEncodeError:  # encode each text separately, so that errors have positions
             yield from map(self._encode_one, texts)
             return
 
@@ -150,7 +156,7 @@ class BytePairTokenizer:
         yield ids[start:]
 
     def _encode_one(self, text: str) -> np.ndarray:
-        """Return the ids of a text, uint32; errors are the same as for encode."""
+        """Return the ids of a text as a uint32 array of shape (n,). Raises the same errors as encode."""
         try:
             data = text.encode()  # raises an error for a lone surrogate, which tiktoken may accept
             if self._is_byte:
@@ -158,29 +164,29 @@ class BytePairTokenizer:
             return self._encoding.encode_to_numpy(text, disallowed_special=())
         except UnicodeEncodeError as error:
             raise UserError(
-                f"text must have no lone surrogates, got U+{ord(text[error.start]):04X} "
+                f"text must not contain lone surrogates, got U+{ord(text[error.start]):04X} "
                 f"at position {error.start}; check that the input is UTF-8"
             ) from None
-        except ValueError as error:  # tiktoken's regular expression limits runs of white space
+        except ValueError as error:  # tiktoken's pattern limits the length of white space
             raise UserError(
-                "text must not have a million white-space characters in a row near U+0000 or U+0001 "
-                f"({error}); remove them or use tokenizer=byte"
+                "text must not contain a million white-space characters in a row near U+0000 or U+0001 "
+                f"({error}); remove these characters or use tokenizer=byte"
             ) from error
 
 
 def byte(documents: Iterable[Document]) -> BytePairTokenizer:
-    """Return the tokenizer of the 256 bytes and end-of-text; the documents are not read."""
+    """Return a tokenizer with an id for each of the 256 bytes and for end-of-text. The documents are not read."""
     return BytePairTokenizer(BYTE_PATTERN, ALL_BYTES)
 
 
 def gpt2(documents: Iterable[Document]) -> BytePairTokenizer:
-    """Return OpenAI's GPT-2 tokenizer from tiktoken's cache or the network; the documents are not read.
+    """Return OpenAI's GPT-2 tokenizer from tiktoken's cache or from the network. The documents are not read.
 
     Raises UserError if the tokenizer is not in the cache and cannot be downloaded.
     """
     try:
         encoding = tiktoken.get_encoding("gpt2")
-    except (OSError, ValueError) as error:  # a network or disk error; a file with the wrong content
+    except (OSError, ValueError) as error:  # the network, the disk, or wrong content
         cache = os.environ.get("TIKTOKEN_CACHE_DIR", "unset")
         raise UserError(
             f"cannot load tokenizer=gpt2 ({type(error).__name__}); connect to the network once, put tiktoken's two "
@@ -191,14 +197,17 @@ def gpt2(documents: Iterable[Document]) -> BytePairTokenizer:
 
 
 def decode_bytes(ids: Iterable[int], bytes_of: Mapping[int, bytes]) -> str:
-    """Return the text of ids by their bytes; invalid UTF-8 and ids missing in bytes_of become U+FFFD."""
+    """Return the text that ids stand for. bytes_of maps each id to its bytes.
+
+    Invalid UTF-8 and ids that are missing in bytes_of become U+FFFD.
+    """
     unknown = REPLACEMENT.encode()
     joined = b"".join([bytes_of.get(i, unknown) for i in ids])
     return joined.decode("utf-8", errors="replace")
 
 
 def group_texts(texts: Iterable[str], size: int) -> Iterator[list[str]]:
-    """Group texts in order, with at most `size` characters per group; a longer text is a group by itself."""
+    """Group texts in order, with at most `size` characters per group. A text that is longer gets its own group."""
     group: list[str] = []
     n_characters = 0
     for text in texts:

@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 
 
 class CharTokenizer:
-    """A tokenizer with one id per character, in code-point order. The next id is end-of-text, if `end_of_text`."""
+    """A tokenizer with one id per character. The ids follow the order of the code points.
+
+    If `end_of_text` is true, the id after the last character is end-of-text.
+    """
 
     kind = "char"
     prefix_ids: Sequence[int] = ()
@@ -26,13 +29,16 @@ class CharTokenizer:
     def __init__(
         self, characters: str, *, end_of_text: bool, chat_template: str | None = None
     ) -> None:
-        """Build the tokenizer from its characters by id; raise UserError if they are empty or repeated.
+        """Build the tokenizer from a string that contains its characters in the order of their ids.
 
-        chat_template is the Jinja source with which it encodes chats; None without chats.
+        chat_template is the Jinja source of the template that encodes chats. It is None if the tokenizer has no chat
+        template. Raises UserError if the string is empty or contains a character twice.
         """
         is_text = type(characters) is str and characters != ""
         if not is_text or len(set(characters)) != len(characters):
-            raise UserError(f"characters must be a string without repeats, got {characters!r}")
+            raise UserError(
+                f"characters must be a string without repeated characters, got {characters!r}"
+            )
         if type(end_of_text) is not bool:
             raise UserError(f"end_of_text must be true or false, got {end_of_text!r}")
 
@@ -49,11 +55,11 @@ class CharTokenizer:
         self._id_of[codes] = np.arange(len(codes), dtype=np.uint32)
 
     def encode(self, text: str) -> list[int]:
-        """Return the ids of a text; raise UserError for a character outside the vocabulary."""
+        """Return the ids of a text. Raises UserError if a character of the text is not in the vocabulary."""
         return next(self.encode_batch([text])).tolist()
 
     def encode_batch(self, texts: Iterable[str]) -> Iterator[np.ndarray]:
-        """Yield the ids of each text, uint32, one text at a time; errors are the same as for encode."""
+        """Yield the ids of each text as a uint32 array of shape (n,). Raises the same errors as encode."""
         largest = len(self._id_of) - 1
         for text in texts:
             codes = _code_points(text)
@@ -63,38 +69,38 @@ class CharTokenizer:
                 position = int(unknown[0])
                 character = text[position]
                 raise UserError(
-                    f"text must have only the tokenizer's {len(self.characters)} characters, "
+                    f"text must contain only the tokenizer's {len(self.characters)} characters, "
                     f"got {character!r} (U+{ord(character):04X}) at position {position}"
                 )
             yield ids
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Return the text of ids; an id outside the vocabulary becomes U+FFFD."""
+        """Return the text that ids stand for. An id outside the vocabulary becomes U+FFFD."""
         return "".join([self._text_of.get(i, REPLACEMENT) for i in ids])
 
     def token_bytes(self, token: int) -> bytes:
-        """Return the UTF-8 bytes of an id's character."""
+        """Return the UTF-8 bytes of the character that an id stands for."""
         return self._text_of.get(token, "").encode("utf-8", "surrogatepass")
 
     def byte_lengths(self) -> np.ndarray:
-        """Return the number of UTF-8 bytes of each id, int64 (n_vocab,); 0 for end-of-text."""
+        """Return the number of UTF-8 bytes of each id as an int64 array (n_vocab,). End-of-text has 0 bytes."""
         lengths = np.zeros(self.n_vocab, dtype=np.int64)
         lengths[: len(self.characters)] = [len(character.encode()) for character in self.characters]
         return lengths
 
     @cached_property
     def chat_encoder(self) -> "ChatEncoder":
-        """The encoder for chats; raises UserError if there is no chat template, or if it is invalid."""
+        """The encoder for chats. Raises UserError if the chat template is missing or invalid."""
         return plain_encoder(self)
 
     def with_template(self, template: str) -> "CharTokenizer":
-        """Return this tokenizer with a chat template."""
+        """Return a copy of this tokenizer that uses the given chat template."""
         return CharTokenizer(
             self.characters, end_of_text=self.end_of_text is not None, chat_template=template
         )
 
     def to_dict(self) -> dict:
-        """Return the state for from_dict in plain JSON types."""
+        """Return the state that from_dict reads, in plain JSON types."""
         state: dict = {
             "kind": self.kind,
             "characters": self.characters,
@@ -106,7 +112,7 @@ class CharTokenizer:
 
 
 def character(documents: Iterable[Document]) -> CharTokenizer:
-    """Return a tokenizer of all characters in the text, including held-out text.
+    """Return a tokenizer with one id for each character of the text. The held-out text is included.
 
     The tokenizer has an end-of-text id if the training split or the held-out split has several documents.
     """
@@ -120,5 +126,5 @@ def character(documents: Iterable[Document]) -> CharTokenizer:
 
 
 def _code_points(text: str) -> np.ndarray:
-    """Return the code point of each character, uint32 (n,); a lone surrogate counts as a character."""
+    """Return the code point of each character as a uint32 array of shape (n,). A lone surrogate is one character."""
     return np.frombuffer(text.encode("utf-32-le", errors="surrogatepass"), dtype="<u4")

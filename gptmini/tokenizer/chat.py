@@ -36,20 +36,24 @@ if TYPE_CHECKING:
 
     from gptmini.tokenizer.plain_chat import Coder, Encoded
 
-SHOWN = 300  # most characters of a template's own error in a message
+SHOWN = 300  # maximum number of characters of a template's error that a message shows
 
 
 class RefusedChatError(UserError):
-    """The template rejects this chat, or its ids or answers cannot be determined; other chats may work."""
+    """The error for a chat that cannot be encoded. Other chats may work.
+
+    It is raised if the template rejects the chat, or if the ids or the answers of the chat cannot be determined.
+    """
 
 
 class ChatEncoder:
-    """Encodes chats. A special token in the template becomes its id. A special token in a message is ordinary text.
+    """Encodes chats as ids.
 
-    The ids are the same as from apply_chat_template of transformers. If a message contains special tokens, the ids are
-    the same as with its option sanitize_control_tokens. The template runs in a sandbox. It can use the names that
-    transformers provides (utils/chat_template_utils.py), except the date, so that prepared text does not depend on the
-    day.
+    A special token in the template becomes its id. A special token in a message is ordinary text. The function
+    apply_chat_template of transformers returns the same ids. If a message contains special tokens, it returns the same
+    ids with the option sanitize_control_tokens. The template runs in a sandbox. The template can use the names that
+    transformers provides (utils/chat_template_utils.py), except the date. Without the date, prepared text does not
+    depend on the day.
     """
 
     def __init__(
@@ -66,26 +70,27 @@ class ChatEncoder:
         """Compile a template.
 
         Args:
-            template: Jinja source.
-            names: the tokens that the template may name, such as bos_token and eos_token.
+            template: the Jinja source of the template.
+            names: the tokens that the template may use, by their names, such as bos_token and eos_token.
             special: the strings of the special tokens that were added to the vocabulary.
-            words: ordinary tokens of the vocabulary that are special only because a name, such as pad_token, refers to
-                them.
-            tokenizer: encodes the strings of special tokens as their ids.
-            plain: encodes the strings of special tokens as text.
+            words: ordinary tokens of the vocabulary. They are special only because a name, such as pad_token, refers to
+                these tokens.
+            tokenizer: the tokenizer that encodes the string of a special token as the id of this token.
+            plain: the tokenizer that encodes the string of a special token as ordinary text.
             leading: the text that the template puts between the generation prompt and the content of an answer.
 
         Raises UserError if the template is not valid Jinja.
         """
         self.leading = leading
-        # As in transformers, tools is None. A template may test `tools is none`, which is false for an undefined name.
+        # As in transformers, tools is None. A template may test `tools is none`. If `tools` were undefined, the test
+        # would be false.
         self._names: dict[str, object] = {
             "tools": None,
             "documents": None,
             "raise_exception": raise_exception,
             **names,
         }
-        # If two special tokens start at the same position, the library takes the longer token.
+        # If two special tokens start at the same position, the tokenizers library uses the longer token.
         longest_first = sorted(filter(str.strip, [*special, *words]), key=len, reverse=True)
         one_special = "|".join(map(re.escape, longest_first)) or "(?!)"
         self._special = re.compile(one_special)
@@ -97,20 +102,20 @@ class ChatEncoder:
 
         self._template = compile_template(template, GenerationTag)
         has_tag = GENERATION.search(template) is not None
-        # Renders the same text with marks around answers; None if the template does not mark answers.
+        # This template renders the same text with marks around answers. It is None if the source does not mark answers.
         self._marking = compile_template(template, MarkingTag) if has_tag else None
 
     def encode(
         self, messages: Sequence[Message], *, loss_on: str = "answers"
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return the ids of a chat, uint32 (n,), and whether the loss counts each id, bool (n,).
+        """Return the ids of a chat, uint32 (n,), and for each id whether the loss counts it, bool (n,).
 
-        With loss_on=all, the loss counts every id. With loss_on=answers, it counts the text between the template's tags
-        generation and endgeneration. Without these tags, it counts the text from the end of the generation prompt to
-        the end of the assistant's message.
+        With loss_on=all, the loss counts every id. With loss_on=answers, the loss counts the text between the tags
+        generation and endgeneration of the template. If the template does not have these tags, the loss counts the text
+        from the end of the generation prompt to the end of the assistant's message.
 
-        Raises RefusedChatError if the template rejects the messages, splits a special token in them, or has answers
-        that cannot be found. Raises UserError if memory runs out.
+        Raises RefusedChatError if the template rejects the messages, if it splits a special token in the messages, or
+        if the answers cannot be found. Raises UserError if the memory is too small.
         """
         messages = [rename_thoughts(message) for message in messages]
         text, ids, places = self._encode_text(messages)
@@ -125,7 +130,7 @@ class ChatEncoder:
     def prompt(self, messages: Sequence[Message]) -> list[int]:
         """Return the ids of a chat up to the start of its next answer.
 
-        Raises the errors of encode with loss_on=all.
+        Raises the same errors as encode with loss_on=all.
         """
         messages = [rename_thoughts(message) for message in messages]
         _, ids, _ = self._encode_text(messages, prompt=True)
@@ -134,7 +139,10 @@ class ChatEncoder:
     def _encode_text(
         self, messages: Sequence[Message], *, prompt: bool = False
     ) -> tuple[str, list[int], np.ndarray]:
-        """Render messages; return the text, its ids, and the start and end of each id in it, int64 (n, 2)."""
+        """Render messages to text.
+
+        Return the text, the ids of the text, and the start and end of each id in the text, int64 (n, 2).
+        """
         text = self._rendered(messages, prompt=prompt)
         ids: list[int] = []
         places = [np.zeros((0, 2), dtype=np.int64)]
@@ -149,12 +157,16 @@ class ChatEncoder:
     def _rendered(
         self, messages: Sequence[Message], *, prompt: bool = False, marking: Template | None = None
     ) -> str:
-        """Render messages to text. If `prompt`, add the generation prompt. If `marking` is given, use this template."""
+        """Render messages to text.
+
+        If `prompt` is true, add the generation prompt. If the template `marking` is given, use it instead of the
+        ordinary template.
+        """
         template = marking or self._template
         try:
             return template.render(messages=messages, add_generation_prompt=prompt, **self._names)
         except MemoryError:
-            # Not a RefusedChatError: with more memory, the same chat may be encoded.
+            # This is not a RefusedChatError, because the same chat may be encoded if there is more memory.
             raise UserError("the tokenizer's chat template ran out of memory") from None
         except Exception as error:  # a template is a program, so it can raise errors of any class
             reason = " ".join(str(error).split()) or type(error).__name__
@@ -165,10 +177,11 @@ class ChatEncoder:
     # Special tokens in messages
 
     def _plain_tokens(self, messages: Sequence[Message], text: str, *, prompt: bool) -> list[Span]:
-        """Return the spans in text of special tokens that come from the content of messages.
+        """Return the position of each special token in `text` that comes from the content of a message.
 
-        The messages are rendered again with marks around their special tokens. A template does not strip white space
-        next to a mark, so the two texts are compared without white space.
+        To find these tokens, the messages are rendered a second time, with marks around their special tokens. A
+        template may strip white space at the edge of a message, but it does not strip white space next to a mark.
+        Therefore, `text` and the marked text are compared without white space.
         """
         marked_messages = [map_strings(message, self._between_marks) for message in messages]
         if marked_messages == messages:
@@ -197,7 +210,7 @@ class ChatEncoder:
         plain_spans = []
         for match in self._special.finditer(text):
             start, end = match.span()
-            # The joint that starts first ends first. So it is enough to check the first joint after the token's start.
+            # The joint that starts first ends first. Therefore, check only the first joint after the token's start.
             nearest = bisect_left(around, (start,))
             if nearest < len(around) and around[nearest][1] < end:
                 raise RefusedChatError(
@@ -208,14 +221,15 @@ class ChatEncoder:
         return plain_spans
 
     def _between_marks(self, text: str) -> str:
-        """Return a string of a message with marks around each special token."""
+        """Put marks around each special token in a string of a message."""
         return self._special.sub(rf"{START}\g<0>{END}", remove_marks(text))
 
     def _part(self, part: str, *, is_first: bool, is_plain: bool) -> tuple[list[int], np.ndarray]:
         """Return the ids of a part of the text, and the start and end of each id in the part, int64 (n, 2).
 
-        Some tokenizers add a space before a text. To avoid the space, each part except the first is encoded after a
-        line break, as in transformers. If the line break would merge with the part, the part is encoded without it.
+        Some tokenizers add a space before a text. To avoid the space, each part except the first part is encoded after
+        a line break, as in transformers. If the line break would merge with the part, the part is encoded without the
+        line break.
         """
         coder = self._plain if is_plain else self._tokenizer
         encoded = _encoded(coder, part)
@@ -227,10 +241,10 @@ class ChatEncoder:
                 n_left_out = len(self._line_break)
 
         ids = encoded.ids[n_left_out:]
-        # A word in self._words has the same id as text and as a special token, so it is allowed.
+        # A word in self._words is allowed, because its id as ordinary text is the same as its id as a special token.
         if is_plain and part not in self._words and self._tokenizer.token_to_id(part) in ids:
             raise RefusedChatError(
-                f"a message must not contain {part}; the tokenizer cannot encode it as text"
+                f"a message must not contain {part}, because the tokenizer cannot encode {part} as text"
             )
         offsets = np.array(encoded.offsets, dtype=np.int64).reshape(-1, 2)[n_left_out:]
         return ids, offsets - (1 if n_left_out else 0)
@@ -238,7 +252,7 @@ class ChatEncoder:
     # Answers
 
     def _answers(self, messages: Sequence[Message], text: str) -> list[Span]:
-        """Return the span of each of the assistant's answers in the text of messages."""
+        """Return the start and end of each answer of the assistant in the text of messages."""
         if self._marking is not None:
             return self._tagged_answers(messages, text)
 
@@ -251,25 +265,25 @@ class ChatEncoder:
             start = self._start_of_answer(messages, i, text)
             if start is None:
                 raise RefusedChatError(
-                    f"{not_found}does not render it after the generation prompt; use data.loss_on=all, or put "
+                    f"{not_found}does not render the answer after the generation prompt; use data.loss_on=all, or put "
                     "{% generation %} and {% endgeneration %} around answers in the template"
                 )
             end = self._end_of_answer(messages, i, text)
             if end is None:
                 raise RefusedChatError(
-                    f"{not_found}renders it differently if a message follows; split the chat so that each answer ends "
-                    "a chat, or use data.loss_on=all"
+                    f"{not_found}renders the answer differently if a message follows; split the chat after each "
+                    "answer, or use data.loss_on=all"
                 )
             answers.append((start, end))
         return answers
 
     def _tagged_answers(self, messages: Sequence[Message], text: str) -> list[Span]:
-        """Return the spans of text between the template's tags generation and endgeneration."""
+        """Return the start and end of each text between the tags generation and endgeneration of the template."""
         assert self._marking is not None
         marked = self._rendered(messages, marking=self._marking)
         if START in text or END in text:
             raise RefusedChatError(
-                "a chat must not contain U+FDD0 or U+FDD1 with data.loss_on=answers; they mark answers"
+                "with data.loss_on=answers, a chat must not contain U+FDD0 or U+FDD1, because they mark answers"
             )
         if remove_marks(marked) != text:
             raise RefusedChatError(
@@ -288,13 +302,13 @@ class ChatEncoder:
         return answers
 
     def _start_of_answer(self, messages: Sequence[Message], i: int, text: str) -> int | None:
-        """Return where the answer in message i starts in the text of messages; None if the start cannot be found."""
+        """Return the position in `text` where the answer in message i starts. Return None if the start is not found."""
         if i > 0:
             prompt = self._rendered(messages[:i], prompt=True)
             return len(prompt) if text.startswith(prompt) else None
 
-        # A template may render an empty chat differently from the start of a chat. Therefore, render the generation
-        # prompt after a message.
+        # A template may render an empty chat differently from the start of a longer chat. Therefore, render the
+        # generation prompt after a message, and not alone.
         message = self._rendered(messages[:1])
         prompt = self._rendered(messages[:1], prompt=True).removeprefix(message)
         content = self._content_span(messages, i, text)
@@ -307,11 +321,11 @@ class ChatEncoder:
         return None if place < 0 else place + len(prompt)
 
     def _end_of_answer(self, messages: Sequence[Message], i: int, text: str) -> int | None:
-        """Return where the answer in message i ends in the text of messages; None if the end cannot be found.
+        """Return the position in `text` where the answer in message i ends. Return None if the end is not found.
 
         Some templates always append the generation prompt. For example, Llama 3's first template ends every chat with
-        <|start_header_id|>assistant<|end_header_id|>. This prompt is not part of the answer. To find the prompt, the
-        chat is compared with a longer chat, which has a different header at this position.
+        <|start_header_id|>assistant<|end_header_id|>. This prompt is not part of the answer. To find the prompt,
+        the chat is compared with a longer chat. The longer chat has a different header at this position.
         """
         is_last = i == len(messages) - 1
         answered = text if is_last else self._rendered(messages[: i + 1])
@@ -334,7 +348,10 @@ class ChatEncoder:
         return n_same if ends_turn is None else ends_turn.end()
 
     def _with_next_message(self, messages: Sequence[Message], text: str) -> str:
-        """Render messages and one more message. Return `text` unless the template always appends the prompt."""
+        """Render messages and one more message, if the template always appends the generation prompt.
+
+        Return `text` if the template does not always append the prompt, or if it rejects the longer chat.
+        """
         if self._rendered(messages, prompt=True) != text:
             return text
         try:
@@ -343,10 +360,10 @@ class ChatEncoder:
             return text
 
     def _content_span(self, messages: Sequence[Message], i: int, text: str) -> Span | None:
-        """Return the span of the content of message i in the text of messages.
+        """Return the start and end of the content of message i in `text`.
 
-        If the template strips white space, the span excludes white space around the content. Return None if the
-        template omits, repeats or splits the content.
+        If the template strips white space, white space around the content is not included. Return None if the template
+        omits, repeats or splits the content.
         """
         marked_messages = [map_strings(message, remove_marks) for message in messages]
         marked_messages[i]["content"] = START + marked_messages[i]["content"] + END
@@ -372,6 +389,6 @@ class ChatEncoder:
 
 
 def _encoded(coder: "tokenizers.Tokenizer | Coder", text: str) -> "tokenizers.Encoding | Encoded":
-    """Return the ids of a text, and the start and end of each id; raise UserError if the library fails."""
+    """Return the ids of a text, and the start and end of each id. Raises UserError if the library fails."""
     with library_errors("the tokenizer cannot encode the chat"):
         return coder.encode(text, add_special_tokens=False)

@@ -1,11 +1,12 @@
-"""Marks that locate parts of a chat in its rendered text."""
+"""Marks that show where the parts of a chat are in its rendered text."""
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate, compress, pairwise
 from typing import Any
 
 Span = tuple[int, int]  # start and end of a part of a text
-# Characters that mark the start and the end of a part of a text. Unicode reserves both characters for internal use.
+# Characters that mark the start and the end of a part of a text. Unicode reserves these two
+# characters for internal use.
 START = "\ufdd0"
 END = "\ufdd1"
 MARKS = START + END
@@ -23,12 +24,12 @@ def map_strings(value: Any, change: Callable[[str], str]) -> Any:
 
 
 def remove_marks(text: str) -> str:
-    """Return a text without marks."""
+    """Return the text without the characters START and END."""
     return text.replace(START, "").replace(END, "")
 
 
 def split_at(text: str, spans: Sequence[Span]) -> Iterator[tuple[Span, bool]]:
-    """Split a text at the edges of spans. Yield the span of each part, and whether it is one of the given spans."""
+    """Split a text at the edges of spans. Yield the span of each part, and whether the part is one of the spans."""
     edges = [0, *(edge for span in spans for edge in span), len(text)]
     for number, (start, end) in enumerate(pairwise(edges)):
         if start < end:
@@ -44,8 +45,9 @@ def common_prefix_length(one: str, other: str) -> int:
 def align(marked: str, text: str) -> tuple[list[int], list[int]] | None:
     """Align a text that has marks with the same text without marks.
 
-    A solid character is neither white space nor a mark. Return the positions of the solid characters in `text`, and for
-    each position in `marked` the number of solid characters before it. Return None if the solid characters differ.
+    A character is solid if it is neither white space nor a mark. Return two lists. The first list contains the position
+    of each solid character in `text`. The second list contains, for each position in `marked`, the number of solid
+    characters before this position. Return None if the solid characters of `marked` and `text` differ.
     """
     solid = [i for i, character in enumerate(text) if _is_solid(character)]
     is_solid = [_is_solid(character) for character in marked]

@@ -1,4 +1,4 @@
-"""Jinja chat templates, with the sandbox, tag, filter and names that transformers provides."""
+"""Jinja chat templates. They run in the same sandbox as in transformers, with the same tag, filter and names."""
 
 import json
 import re
@@ -14,14 +14,18 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from gptmini.tokenizer.chat_marks import END, START
 from gptmini.user_error import UserError
 
-Message = dict[str, Any]  # strings role and content, and other fields for the template
+Message = dict[str, Any]  # the strings 'role' and 'content', and other fields for the template
 GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")  # the same pattern as in transformers
-# Names of the field with a message's thoughts. transformers passes thoughts to templates under the first name.
+# Possible names of the field that contains the thoughts of a message. transformers passes thoughts to templates under
+# the first name.
 THOUGHTS = ("reasoning_content", "thinking", "reasoning")
 
 
 class GenerationTag(Extension):
-    """The tag {% generation %}. Some templates mark answers for transformers with it. Here it does not add marks."""
+    """The tag {% generation %}, with which some templates mark answers for transformers.
+
+    This class accepts the tag, but does not add marks to the text.
+    """
 
     tags: ClassVar[set[str]] = {"generation"}
     marks: ClassVar[tuple[str, str]] = ("", "")
@@ -33,19 +37,19 @@ class GenerationTag(Extension):
         return CallBlock(self.call_method("between_marks"), [], [], body).set_lineno(line)
 
     def between_marks(self, caller: Callable[[], str]) -> str:
-        """Return the text of the block with the marks around it."""
+        """Return the text of the block, with a mark before the text and a mark after it."""
         before, behind = self.marks
         return before + caller() + behind
 
 
 class MarkingTag(GenerationTag):
-    """The tag {% generation %} that puts marks around its block."""
+    """The tag {% generation %} as a tag that puts marks before and after its block."""
 
     marks = (START, END)
 
 
 def compile_template(template: str, tag: type[GenerationTag]) -> Template:
-    """Compile a template in a sandbox, with the settings of transformers; raise UserError if it is not valid Jinja."""
+    """Compile a template in a sandbox, with transformers' settings. Raises UserError if the template is not Jinja."""
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True,
         lstrip_blocks=True,
@@ -59,7 +63,7 @@ def compile_template(template: str, tag: type[GenerationTag]) -> Template:
 
 
 def raise_exception(message: str) -> NoReturn:
-    """Reject a chat; templates call this function by its name."""
+    """Reject a chat. Templates call this function by its name."""
     raise TemplateError(message)
 
 
@@ -70,7 +74,7 @@ def _to_json(
     separators: Any = None,
     sort_keys: bool = False,
 ) -> str:
-    """Return a value as JSON, as the filter tojson of transformers does. Jinja's own filter would escape HTML."""
+    """Return a value as JSON, in the same way as the filter tojson of transformers. Jinja's own filter escapes HTML."""
     return json.dumps(
         value,
         ensure_ascii=ensure_ascii,
@@ -81,7 +85,7 @@ def _to_json(
 
 
 def rename_thoughts(message: Message) -> Message:
-    """Return the message with its thoughts under the names that transformers uses."""
+    """Return the message with its thoughts in the fields that transformers uses. Return it unchanged if it has none."""
     found = (message[name] for name in THOUGHTS if message.get(name) is not None)
     thoughts = next(found, None)
     if thoughts is None:

@@ -1,4 +1,4 @@
-"""Byte pairs learned from a corpus with the tokenizers library."""
+"""Learn byte pairs from a corpus with the tokenizers library."""
 
 import json
 import math
@@ -19,15 +19,16 @@ from gptmini.tokenizer.pieces import SPLIT_PATTERN, split_long_runs
 from gptmini.tokenizer.tokenizer import Document
 from gptmini.user_error import UserError
 
-# At least the 256 bytes and end-of-text. The trainer reserves 70 bytes of memory per id before it starts.
+# The vocabulary has at least the 256 bytes and end-of-text. Before the trainer starts, it reserves 70 bytes of memory
+# per id.
 VocabSize = Annotated[int, Field(ge=257, le=2**20)]
 
-# Most characters in a run of white space, or in a run of other characters. Longer runs are split before learning,
-# because the time to learn grows with the square of a piece's length. Encoding does not split long runs.
+# Maximum number of characters in a run of white space, or in a run of other characters. Longer runs are split before
+# learning, because the time to learn grows with the square of the length of a piece. Encoding does not split long runs.
 LONGEST_RUN = 1000
 
-# Number of characters that the trainer gets at a time. It needs nearly a hundred bytes of memory per character. Before
-# the next slice, the trainer frees everything except the count of each word.
+# Number of characters that the trainer receives at a time. The trainer needs nearly a hundred bytes of memory per
+# character. Before the next slice, the trainer frees all memory except the count of each word.
 SLICE = 2**20
 
 
@@ -39,18 +40,19 @@ def bpe(
     vocab_size: VocabSize,
     train_bytes: PositiveInt | None = None,
 ) -> BytePairTokenizer:
-    """Return a tokenizer with merges learned from the training split.
+    """Learn byte pairs from the training split, and return the tokenizer that merges these pairs.
 
     Args:
-        documents: the documents of a corpus; they are read once. If they have a method share_read, as in Corpus, it
-            returns the fraction of the text that has been read.
-        vocab_size: number of ids. It includes the 256 bytes, the merges and end-of-text. A short text may yield fewer
-            merges.
-        train_bytes: approximate limit of the bytes of text to learn from; None for no limit. If the text is longer,
-            random parts of it are used. Without share_read, its start is used.
+        documents: the documents of a corpus. They are read once. If they have a method share_read, as Corpus has, this
+            method returns the fraction of the text that has been read.
+        vocab_size: number of ids. This number includes the 256 bytes, the merges and end-of-text. If the text is short,
+            the tokenizer may have fewer merges.
+        train_bytes: approximate limit of the bytes of text to learn from. None for no limit. If the text is longer,
+            random parts of the text are used. If documents has no method share_read, the start of the text is used.
 
     Raises pydantic.ValidationError if vocab_size or train_bytes is out of range.
-    Source: Sennrich et al. 2016, section 3.2, on bytes as in Radford et al. 2019, section 2.2; trained by tokenizers.
+    Source: Sennrich et al. 2016, section 3.2. The pairs consist of bytes, as in Radford et al. 2019, section 2.2. The
+    tokenizers library learns the pairs.
     """
     slices = _training_slices(documents, train_bytes or math.inf)
     texts = (part for some in slices for part in split_long_runs(some, LONGEST_RUN))
@@ -62,7 +64,7 @@ def bpe(
 
 
 def _learned(texts: Iterable[str], n_ids: int) -> dict[str, int]:
-    """Run merging.py on texts. Return the tokens that it learns, written in letters, with their ids.
+    """Run merging.py on texts. Return a dict that maps each learned token, written in letters, to its id.
 
     If this function raises an exception, the process of merging.py ends too.
     """
@@ -72,7 +74,7 @@ def _learned(texts: Iterable[str], n_ids: int) -> dict[str, int]:
         command,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        start_new_session=True,  # so that Ctrl-C does not reach the new process
+        start_new_session=True,  # Ctrl-C must not reach the new process
     )
     # If the process died, its exit status is reported below.
     with suppress(BrokenPipeError), process:
@@ -88,7 +90,7 @@ def _learned(texts: Iterable[str], n_ids: int) -> dict[str, int]:
 
     if process.returncode:
         raise UserError(
-            f"learning byte pairs failed with exit status {process.returncode}; if memory ran out, lower "
+            f"learning byte pairs failed with exit status {process.returncode}; if the memory is too small, lower "
             "tokenizer.train_bytes or tokenizer.vocab_size"
         )
     return json.loads(answer)
@@ -97,12 +99,12 @@ def _learned(texts: Iterable[str], n_ids: int) -> dict[str, int]:
 def _training_slices(documents: Iterable[Document], train_bytes: float) -> Iterator[str]:
     """Yield slices of the training text. If the text exceeds train_bytes, yield a random sample of its slices.
 
-    The probability that a slice is used is the number of bytes that are still wanted, divided by the number of bytes
-    that are expected to follow. This is selection sampling (Knuth, The Art of Computer Programming, volume 2, section
-    3.4.2).
+    To compute the probability that a slice is used, divide the number of bytes that are still needed by the number of
+    bytes that are expected to follow. This method is selection sampling (Knuth, The Art of Computer Programming, volume
+    2, section 3.4.2).
     """
     share_read = getattr(documents, "share_read", lambda: None)
-    draw = random.Random(0)  # the same text always gives the same sample
+    draw = random.Random(0)  # the same text always gives the same slices
     n_read = 0
     n_left = train_bytes
     texts = (part.text for part in documents if part.split == "train")
@@ -120,9 +122,10 @@ def _training_slices(documents: Iterable[Document], train_bytes: float) -> Itera
 
 
 def split_slices(text: str, most: int) -> Iterator[str]:
-    """Split a text into parts of at most `most` characters. A part ends after a line break, or else after a space.
+    """Split a text into parts of at most `most` characters.
 
-    A word is split only if a part would contain neither a line break nor a space. The joined parts equal the text.
+    Each part except the last part ends after a line break. If a part has no line break, the part ends after a space. If
+    a part has no space either, a word is split. Joined together, the parts are the same as the text.
     """
     start = 0
     while len(text) - start > most:

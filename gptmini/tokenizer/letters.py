@@ -13,10 +13,10 @@ _BYTE_OF = {letter: byte for byte, letter in _LETTER_OF.items()}
 
 
 def bytes_to_letters(token: bytes) -> str:
-    """Return a byte string as letters, one per byte."""
+    """Return the letters that stand for a byte string. Each byte becomes one letter."""
     return "".join(_LETTER_OF[byte] for byte in token)
 
 
 def letters_to_bytes(letters: str) -> bytes:
-    """Return the byte string of letters; raise KeyError if a character does not stand for a byte."""
+    """Return the byte string that letters stand for. Raises KeyError if a character does not stand for a byte."""
     return bytes(_BYTE_OF[letter] for letter in letters)

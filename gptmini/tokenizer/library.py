@@ -1,4 +1,4 @@
-"""Tokenizers of models from other programs. The tokenizers library runs their tokenizer.json."""
+"""Tokenizers of models from other programs. The tokenizers library runs the tokenizer.json of these models."""
 
 import json
 import re
@@ -19,16 +19,19 @@ from gptmini.user_error import UserError
 if TYPE_CHECKING:
     from gptmini.tokenizer.chat import ChatEncoder
 
-SPACE = "\u2581"  # stands for a space in SentencePiece's vocabularies
+SPACE = "\u2581"  # this character stands for a space in SentencePiece's vocabularies
 # A ByteFallback decoder decodes a token of this form as a byte. Any other token stands for its own characters.
 BYTE_TOKEN = re.compile("<0x[+0-9A-Fa-f][0-9A-Fa-f]>")
-# Settings of byte pairs that must be unset. dropout makes ids random. The other two settings can crash the library,
-# and then the process ends.
+# Settings of byte pairs that must be unset. dropout makes ids random. The other two settings can crash the library
+# and end the process.
 REFUSED = ("dropout", "continuing_subword_prefix", "end_of_word_suffix")
 
 
 class LibraryTokenizer:
-    """An unchanged tokenizer.json. If a text contains the string of a special token, the string is ordinary text."""
+    """A tokenizer that runs an unchanged tokenizer.json.
+
+    If a text contains the string of a special token, the string is ordinary text.
+    """
 
     kind = "tokenizers"
 
@@ -46,16 +49,17 @@ class LibraryTokenizer:
         """Load the content of a tokenizer.json.
 
         Args:
-            text: the file's content, which is kept unchanged.
-            n_vocab: number of ids of the model; a model may have more ids than its tokenizer.
-            end_of_text: id between documents, or None.
-            more_ends: more ids at which a sample ends.
-            chat: chat_template of tokenizer_config.json, and the named tokens that it may use, such as bos_token. None
-                if there is no template.
-            bos_token: bos_token of tokenizer_config.json; used only if chat is None.
+            text: the content of the file. It is stored unchanged.
+            n_vocab: number of ids of the model. A model may have more ids than its tokenizer.
+            end_of_text: the id that separates documents, or None.
+            more_ends: other ids at which a sample ends too.
+            chat: the chat_template of tokenizer_config.json, and the named tokens that this template may use, such as
+                bos_token. None if there is no template.
+            bos_token: the bos_token of tokenizer_config.json. It is used only if chat is None.
 
-        Raises UserError if the library cannot load the tokenizer or encode text with it, if its ids are random, or if
-        an id exceeds the model's vocabulary. Raises pydantic.ValidationError for an argument of the wrong type.
+        Raises UserError if the library cannot load the tokenizer or cannot encode text with this tokenizer, if the ids
+        are random, or if an id exceeds the vocabulary of the model. Raises pydantic.ValidationError if
+        an argument has the wrong type.
         """
         import tokenizers
 
@@ -64,7 +68,7 @@ class LibraryTokenizer:
             check_settings(tree)
             self._tokenizer = tokenizers.Tokenizer.from_str(text)
 
-        # The file stores the truncation and padding of its last user. They would silently change the ids.
+        # The file stores the truncation and padding of its last user. These settings would silently change the ids.
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         self._tokenizer.encode_special_tokens = True
@@ -84,29 +88,32 @@ class LibraryTokenizer:
         ids = [*self._bytes_of, *more_ends, *([] if end_of_text is None else [end_of_text])]
         if max(ids, default=0) >= n_vocab:
             raise UserError(
-                f"the tokenizer's ids must be below the model's vocab_size={n_vocab}, got {max(ids)}"
+                f"the tokenizer's ids must be below vocab_size={n_vocab} of the model, got {max(ids)}"
             )
 
     def encode(self, text: str) -> list[int]:
-        """Return the ids of a text, without ids that the file adds around it; raise UserError for a lone surrogate."""
+        """Return the ids of a text, without the ids that the tokenizer adds before or after a text.
+
+        Raises UserError if the text contains a lone surrogate.
+        """
         return next(self.encode_batch([text])).tolist()
 
     def encode_batch(self, texts: Iterable[str]) -> Iterator[np.ndarray]:
-        """Yield the ids of each text, uint32; short texts are read ahead and encoded together."""
+        """Yield the ids of each text as a uint32 array of shape (n,). Short texts are encoded together."""
         for group in group_texts(texts, GROUP):
             with library_errors("the tokenizer cannot encode text"):
                 try:
                     encoded = self._tokenizer.encode_batch_fast(group, add_special_tokens=False)
                 except (TypeError, UnicodeEncodeError):  # the text is not valid Unicode
                     raise UserError(
-                        "text must have no lone surrogates; check that the input is UTF-8"
+                        "text must not contain lone surrogates; check that the input is UTF-8"
                     ) from None
             for one in encoded:
                 yield np.array(one.ids, dtype=np.uint32)
 
     @cached_property
     def chat_encoder(self) -> "ChatEncoder":
-        """The encoder for chats; raises UserError if the chat template is missing or invalid."""
+        """The encoder for chats. Raises UserError if the chat template is missing or invalid."""
         import tokenizers
 
         from gptmini.tokenizer.chat import ChatEncoder
@@ -121,7 +128,7 @@ class LibraryTokenizer:
         names = dict(self.chat)
         template = names.pop("chat_template")
 
-        # transformers treats a named token as special, even if it is only a word of the vocabulary.
+        # transformers treats a named token as special, even if this token is only a word of the vocabulary.
         known = {token["content"] for token in added}
         words = [
             name for name in names.values() if name not in known and self._id_of(name) is not None
@@ -138,7 +145,10 @@ class LibraryTokenizer:
         )
 
     def with_template(self, template: str) -> "LibraryTokenizer":
-        """Return this tokenizer with a chat template that may use eos_token, and bos_token if texts start with it."""
+        """Return a copy of this tokenizer that uses the given chat template.
+
+        The template may use eos_token. It may also use bos_token if the tokenizer puts bos_token before each text.
+        """
         names = {"eos_token": self.end_of_text, "bos_token": next(iter(self.prefix_ids), None)}
         tokens = {
             name: self._tokenizer.id_to_token(i) for name, i in names.items() if i is not None
@@ -153,20 +163,20 @@ class LibraryTokenizer:
         )
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Return the text of ids; an unknown id becomes U+FFFD.
+        """Return the text that ids stand for. An unknown id becomes U+FFFD.
 
-        Each id always gives the same bytes. Therefore, parts can be decoded separately and joined.
+        Each id always stands for the same bytes. Therefore, parts of the ids can be decoded separately and joined.
         """
         return decode_bytes(ids, self._bytes_of)
 
     def token_bytes(self, token: int) -> bytes:
-        """Return the bytes of text that an id stands for; none for an id that only the model has."""
+        """Return the bytes of text that an id stands for. Return no bytes if only the model has this id."""
         return self._bytes_of.get(token, b"")
 
     def byte_lengths(self) -> np.ndarray:
-        """Return the number of bytes of each id, int64 (n_vocab,).
+        """Return the number of bytes of each id as an int64 array of shape (n_vocab,).
 
-        The number is 0 for end-of-text, for the ids before a text, and for ids that only the model has.
+        The number is 0 for end-of-text, for the ids before a text, and for the ids that only the model has.
         """
         lengths = np.zeros(self.n_vocab, dtype=np.int64)
         for i, token in self._bytes_of.items():
@@ -174,14 +184,14 @@ class LibraryTokenizer:
         return lengths
 
     def _id_of(self, token: str) -> int | None:
-        """Return the id of a token; None if the token does not have an id, or contains a lone surrogate."""
+        """Return the id of a token. Return None if the token has no id, or if the token contains a lone surrogate."""
         try:
             return self._tokenizer.token_to_id(token)
         except UnicodeEncodeError:
             return None
 
     def _ids_before_a_text(self) -> list[int]:
-        """Return the ids that the file adds before a text, as Llama's files do."""
+        """Return the ids that the tokenizer adds before each text. For example, Llama's tokenizers add such ids."""
         text = self._tokenizer.encode("a", add_special_tokens=False).ids
         with_others = self._tokenizer.encode("a").ids
         for i in range(len(with_others)):
@@ -190,7 +200,7 @@ class LibraryTokenizer:
         return []
 
     def to_dict(self) -> dict:
-        """Return the state for from_dict in plain JSON types."""
+        """Return the state that from_dict reads, in plain JSON types."""
         state = {
             "kind": self.kind,
             "json": self.text,
@@ -200,7 +210,7 @@ class LibraryTokenizer:
         }
         if self.chat is not None:
             return state | {"chat": self.chat}
-        # Add bos_token only if `chat` does not contain it, because the digest of these keys identifies prepared texts.
+        # Add bos_token only if there is no `chat`, because the digest of these keys identifies prepared texts.
         return state if self.bos_id is None else state | {"bos_token": self.bos_token}
 
 
@@ -215,10 +225,10 @@ def check_settings(tree: dict) -> None:
 
 
 def _bytes_of_ids(tokenizer: Any, tree: dict) -> dict[int, bytes]:
-    """Return the bytes of each id. The decoder in the file shows how tokens are written.
+    """Return the bytes of each id. The decoder in the file shows how the file writes tokens.
 
-    Tokens are written in letters, in SentencePiece's characters, or as plain text. Without a decoder, tokens are in
-    letters if the file converts text to letters before it encodes the text.
+    Tokens are written in letters, in SentencePiece's characters, or as plain text. If the file has no decoder, its
+    tokens are in letters if the file converts text to letters before it encodes the text.
     """
     added = {token["id"]: token["content"] for token in tree.get("added_tokens") or []}
     decoder = json.dumps(tree.get("decoder") or tree.get("pre_tokenizer"))
@@ -239,7 +249,7 @@ def _bytes_of_ids(tokenizer: Any, tree: dict) -> dict[int, bytes]:
 
 
 def _from_letters(token: str) -> bytes:
-    """Return the bytes of a token in letters. If it contains other characters, the token is plain text."""
+    """Return the bytes of a token that is written in letters. A token with other characters is plain text."""
     try:
         return letters_to_bytes(token)
     except KeyError:

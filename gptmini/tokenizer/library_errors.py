@@ -1,4 +1,4 @@
-"""Convert errors of the tokenizers library to messages of one line."""
+"""Convert each error of the tokenizers library to a message of one line."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,7 +8,7 @@ from gptmini.user_error import UserError
 
 @contextmanager
 def library_errors(problem: str) -> Iterator[None]:
-    """Turn an error of the tokenizers library into a UserError. Its message starts with `problem`.
+    """Turn an error of the tokenizers library into a UserError. The message starts with `problem`.
 
     The library raises plain Exceptions. If its Rust code panics, it raises a PanicException, which is not a subclass
     of Exception.

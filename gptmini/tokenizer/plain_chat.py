@@ -1,4 +1,4 @@
-"""The built-in chat template, with which any tokenizer can encode chats."""
+"""The built-in chat template. With this template, any tokenizer that has end-of-text can encode chats."""
 
 import re
 from collections.abc import Sequence
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 NO_CHAT_TEMPLATE = (
     "the tokenizer has no chat template; fine-tune the model on chats with data.template=chat, or import a folder that "
-    "has chat_template.jinja, or chat_template in tokenizer_config.json"
+    "has the file chat_template.jinja or the field 'chat_template' in tokenizer_config.json"
 )
-# One line per message, such as "User: Hello". An answer ends with end-of-text. The prompt for an answer ends without a
-# space, because tokenizers put the space into the first token of the answer.
+# The template writes one line per message, such as "User: Hello". An answer ends with end-of-text. The prompt for an
+# answer ends without a space, because tokenizers put the space into the first token of the answer.
 PLAIN_TEMPLATE = (
     "{{- bos_token -}}"
     "{%- for message in messages -%}"
@@ -38,22 +38,28 @@ PLAIN_TEMPLATE = (
 
 
 class Encoded(NamedTuple):
-    """Ids of a text, and the start and end of each id in its characters, as the tokenizers library returns them."""
+    """The ids of a text, and the positions of the characters at which each id starts and ends.
+
+    The fields have the same names as in the tokenizers library.
+    """
 
     ids: list[int]
     offsets: list[tuple[int, int]]
 
 
 class Coder:
-    """The part of tokenizers.Tokenizer that ChatEncoder uses, for a tokenizer of gptmini."""
+    """A tokenizer of gptmini with the methods of tokenizers.Tokenizer that ChatEncoder calls."""
 
     def __init__(self, tokenizer: Tokenizer, *, special: bool) -> None:
-        """Take a tokenizer; special is true to encode the string of end-of-text as its id, and not as text."""
+        """Take a tokenizer.
+
+        If special is true, the string of end-of-text becomes its id. Otherwise, this string is ordinary text.
+        """
         self._tokenizer = tokenizer
         self._special = special
 
     def encode(self, text: str, *, add_special_tokens: bool) -> Encoded:
-        """Return the ids of a text; raise UserError for a character that the tokenizer does not know."""
+        """Return the ids of a text. Raises UserError if the tokenizer does not have a character of the text."""
         assert not add_special_tokens
         parts = re.split(f"({re.escape(END_OF_TEXT)})", text) if self._special else [text]
         ids: list[int] = []
@@ -72,35 +78,39 @@ class Coder:
         return Encoded(ids, offsets)
 
     def token_to_id(self, token: str) -> int | None:
-        """Return the id of a special token."""
+        """Return the id of a special token. Return None unless the token is end-of-text."""
         return self._tokenizer.end_of_text if token == END_OF_TEXT else None
 
     def _offsets(self, text: str, ids: list[int]) -> list[tuple[int, int]]:
-        """Return the start and end of each id in the characters of a text; an id may start or end in a character."""
+        """Return the positions of the characters at which each id starts and ends in a text.
+
+        If an id starts or ends inside a character, the range of the id includes this character.
+        """
         ends = np.cumsum([len(self._tokenizer.token_bytes(i)) for i in ids])  # (n,), in bytes
         starts = np.append(0, ends[:-1])  # (n,)
-        # Start of each character in bytes.
+        # The position of the first byte of each character.
         places = np.cumsum([0, *(len(c.encode("utf-8", "surrogatepass")) for c in text)])
         firsts = (
             np.searchsorted(places, starts, side="right") - 1
-        )  # the character that the first byte is in
+        )  # the character that contains the first byte
         lasts = np.searchsorted(places, ends, side="left")
         return list(zip(firsts.tolist(), lasts.tolist(), strict=True))
 
 
 def checked_template(template: object) -> str | None:
-    """Return a chat template that a file may have given; UserError unless it is a string or None."""
+    """Return a chat template that was read from a file. Raises UserError unless the template is a string or None."""
     if template is not None and not isinstance(template, str):
-        raise UserError(f"chat_template must be a string, got {template!r:.80}")
+        raise UserError(f"the field 'chat_template' must be a string, got {template!r:.80}")
     return template
 
 
 def plain_encoder(tokenizer: Tokenizer) -> "ChatEncoder":
-    """Return the encoder of chats for a tokenizer of gptmini, whose only special token is end-of-text.
+    """Return the encoder of chats for a tokenizer of gptmini. Its only special token is end-of-text.
 
-    Raises UserError if it has no chat template, or if the template is not valid Jinja.
+    Raises UserError if the tokenizer has no chat template, or if the template is not valid Jinja.
     """
-    from gptmini.tokenizer.chat import ChatEncoder  # imports Jinja, which only chats need
+    # Imported here, because this module imports Jinja, and only chats need Jinja.
+    from gptmini.tokenizer.chat import ChatEncoder
 
     if tokenizer.chat_template is None:
         raise UserError(NO_CHAT_TEMPLATE)
@@ -115,7 +125,7 @@ def plain_encoder(tokenizer: Tokenizer) -> "ChatEncoder":
 
 
 def plain_text(messages: Sequence[dict[str, Any]]) -> str:
-    """Return a chat as text by PLAIN_TEMPLATE, without end-of-text."""
+    """Return the text of a chat, rendered with PLAIN_TEMPLATE. The text does not contain end-of-text."""
     return _plain_template().render(messages=messages)
 
 
@@ -127,20 +137,23 @@ def _plain_template() -> "Template":
 
 
 def leading_of(template: str) -> str:
-    """Return the text that a template puts between the generation prompt and an answer: a space in PLAIN_TEMPLATE."""
+    """Return the text that a template puts between the generation prompt and an answer.
+
+    This text is a space in PLAIN_TEMPLATE, and empty in other templates.
+    """
     return " " if template == PLAIN_TEMPLATE else ""
 
 
 def with_chat_template(tokenizer: Tokenizer) -> Tokenizer:
-    """Return a tokenizer that can encode chats: the same one, or one with PLAIN_TEMPLATE if it has no template.
+    """Return a tokenizer that can encode chats. If the given tokenizer has no chat template, add PLAIN_TEMPLATE.
 
-    Raises UserError if the tokenizer has no end-of-text, which ends answers.
+    Raises UserError if the tokenizer has neither a chat template nor end-of-text. End-of-text ends each answer.
     """
     if tokenizer.chat_template is not None:
         return tokenizer
     if tokenizer.end_of_text is None:
         raise UserError(
-            "data.template=chat requires a tokenizer with end-of-text, which ends answers; "
-            "tokenizer=char has it only if the text has several chats"
+            "data.template=chat requires a tokenizer with end-of-text; "
+            "if you use tokenizer=char, train on a text with several chats, or use tokenizer=byte"
         )
     return tokenizer.with_template(PLAIN_TEMPLATE)

@@ -1,4 +1,4 @@
-"""Restore tokenizers from the JSON objects that files store."""
+"""Restore tokenizers from the JSON objects in files."""
 
 import base64
 
@@ -11,18 +11,18 @@ from gptmini.tokenizer.library import LibraryTokenizer
 from gptmini.tokenizer.tokenizer import Tokenizer
 from gptmini.user_error import UserError
 
-# Keys that do not change the ids of a text. The first prepared texts do not have them, so only the other keys identify
-# a tokenizer.
+# Keys that do not change the ids of a text. Texts that early versions prepared do not have these keys. Therefore, only
+# the other keys identify a tokenizer.
 NAMES = ("bos_token", "chat_template")
 
 
 def identity_of(state: dict) -> dict:
-    """Return the part of a tokenizer's to_dict() that determines the ids of texts."""
+    """Return the part of the to_dict() of a tokenizer that determines the ids of texts."""
     return {key: value for key, value in state.items() if key not in NAMES}
 
 
 def from_dict(state: dict) -> Tokenizer:
-    """Rebuild a tokenizer from its to_dict(); raise UserError for an unknown kind or invalid fields."""
+    """Rebuild a tokenizer from its to_dict(). Raises UserError if the kind is unknown, or if a field is invalid."""
     try:
         kind = state["kind"]
         if kind == CharTokenizer.kind:
@@ -34,9 +34,12 @@ def from_dict(state: dict) -> Tokenizer:
 
         if kind == BytePairTokenizer.kind:
             ranks = state["ranks"]
-            # A damaged checkpoint can repeat one long string many times. So compare the strings before decoding them.
+            # A damaged checkpoint can repeat one long string many times. Therefore, compare the strings before
+            # decoding them.
             if len(set(ranks)) != len(ranks):
-                raise UserError(f"ranks must be distinct, got repeats among {len(ranks)} ranks")
+                raise UserError(
+                    f"ranks must be distinct, but some of the {len(ranks)} ranks are repeated"
+                )
             decoded = [base64.b64decode(token, validate=True) for token in ranks]
             return BytePairTokenizer(
                 state["pattern"], decoded, chat_template=state.get("chat_template")
@@ -54,10 +57,12 @@ def from_dict(state: dict) -> Tokenizer:
             )
 
         kinds = (CharTokenizer.kind, BytePairTokenizer.kind, LibraryTokenizer.kind)
-        raise UserError(f"tokenizer kind must be one of {', '.join(kinds)}, got {kind!r}")
+        raise UserError(
+            f"the field 'kind' of the tokenizer must be one of {', '.join(kinds)}, got {kind!r}"
+        )
     except ValidationError as error:
         raise UserError(first_error(error)) from None
-    except ValueError as error:  # a UserError of the tokenizer, or an error of base64
+    except ValueError as error:  # this is a UserError of the tokenizer, or an error of base64
         raise UserError(" ".join(str(error).split())) from None
     except Exception as error:  # an untrusted file may cause errors of any class
         raise UserError(

@@ -1,4 +1,4 @@
-"""The interface of a tokenizer, and the documents that its builder reads."""
+"""The interface of a tokenizer, and the documents that the builder of a tokenizer reads."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
@@ -9,52 +9,57 @@ if TYPE_CHECKING:
     from gptmini.tokenizer.chat import ChatEncoder
 
 END_OF_TEXT = "<|endoftext|>"  # GPT-2's name for the id between documents
-REPLACEMENT = "\ufffd"  # text of an id outside the vocabulary, or of an incomplete character
+REPLACEMENT = "\ufffd"  # replaces an id outside the vocabulary, or an incomplete character
 
 
 class Document(NamedTuple):
     """A document of a corpus, or a part of it. A long document arrives as several parts in order."""
 
-    split: str | None  # train, or val for held-out text; None if val_fraction determines the split
+    # 'train', or 'val' for held-out text. None if val_fraction determines the split.
+    split: str | None
     text: str
     ends: bool = True  # whether the document ends with this part
-    where: str = ""  # file and line or row for messages; empty if unknown
+    where: str = ""  # the file and the line or row, for messages; empty if unknown
 
 
 class Tokenizer(Protocol):
-    """Converts between text and ids."""
+    """The interface of a tokenizer, which converts text to ids and ids to text."""
 
-    kind: str  # the class that from_dict rebuilds
+    kind: str  # the name of the class, with which from_dict rebuilds the tokenizer
     n_vocab: int  # number of ids, including end-of-text
     end_of_text: int | None  # id that separates documents; None if the tokenizer has no such id
     prefix_ids: Sequence[int]  # ids that a model expects before a text
-    # Id of bos_token. Other programs put it before a text. None if there are prefix_ids, or if it is end_of_text.
+    # The id of bos_token. Other programs put this id before a text. None if there are prefix_ids, or if the id of
+    # bos_token is end_of_text.
     bos_id: int | None
-    # More ids at which a sample ends, such as the id after an answer of a chat model.
+    # Other ids at which a sample ends too, such as the id after an answer of a chat model.
     more_ends: Sequence[int]
 
-    # Jinja source with which chats are encoded; None for a tokenizer without a chat template.
+    # The Jinja source of the template that encodes chats. None if the tokenizer has no chat template.
     chat_template: str | None
 
     @property
     def chat_encoder(self) -> "ChatEncoder":
-        """The encoder for chats; UserError without a chat template."""
+        """The encoder for chats. Raises UserError if the tokenizer has no chat template."""
         ...
 
     def with_template(self, template: str) -> "Tokenizer":
-        """Return this tokenizer with a chat template."""
+        """Return a copy of this tokenizer that uses the given chat template."""
         ...
 
     def encode(self, text: str) -> list[int]:
-        """Return the ids of a text; raise UserError if a character cannot be encoded."""
+        """Return the ids of a text. Raises UserError if a character cannot be encoded."""
         ...
 
     def encode_batch(self, texts: Iterable[str]) -> Iterator[np.ndarray]:
-        """Yield the ids of each text in order, uint32; texts may be read ahead. Errors are the same as for encode."""
+        """Yield the ids of each text, in order, as a uint32 array of shape (n,).
+
+        Texts may be read ahead. Raises the same errors as encode.
+        """
         ...
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Return the text of any ids. Ids outside the vocabulary and bytes that are not UTF-8 become U+FFFD."""
+        """Return the text that ids stand for. Ids outside the vocabulary and invalid UTF-8 become U+FFFD."""
         ...
 
     def token_bytes(self, token: int) -> bytes:
@@ -62,16 +67,16 @@ class Tokenizer(Protocol):
         ...
 
     def byte_lengths(self) -> np.ndarray:
-        """Return the number of UTF-8 bytes of each id's text, int64 (n_vocab,); 0 for end-of-text."""
+        """Return the number of UTF-8 bytes of each id as an int64 array (n_vocab,). End-of-text has 0 bytes."""
         ...
 
     def to_dict(self) -> dict:
-        """Return the state for from_dict in plain JSON types."""
+        """Return the state that from_dict reads, in plain JSON types."""
         ...
 
 
 def bos_id_of(tokenizer: Tokenizer) -> int | None:
-    """Return the beginning-of-sequence id (BOS) for other programs. Without a BOS, return end-of-text."""
+    """Return the beginning-of-sequence id (BOS) for other programs. If there is no BOS, return end-of-text."""
     if tokenizer.prefix_ids:
         return tokenizer.prefix_ids[0]
     return tokenizer.end_of_text if tokenizer.bos_id is None else tokenizer.bos_id
@@ -87,7 +92,10 @@ def document_prefix(tokenizer: Tokenizer) -> list[int]:
 
 
 def without_prefix(tokenizer: Tokenizer, ids: np.ndarray) -> np.ndarray:
-    """Return the ids of a document, (n,), without the ids that preparation or a chat template put before its text."""
+    """Return the ids of a document, (n,), without the ids before its text.
+
+    Preparation, or a chat template, may have put ids before the text.
+    """
     prefix = list(tokenizer.prefix_ids)
     if prefix and ids[: len(prefix)].tolist() == prefix:
         return ids[len(prefix) :]
