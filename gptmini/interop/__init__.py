@@ -1,4 +1,4 @@
-"""Import and export: models and tokenizers in the formats of Hugging Face, llama.cpp and nanoGPT."""
+"""Import and export models and tokenizers in the formats of Hugging Face, llama.cpp and nanoGPT."""
 
 from gptmini.interop.architectures import ARCHITECTURES
 from gptmini.interop.card import Training

@@ -1,4 +1,4 @@
-"""Tables that map Hugging Face models to GPT: GPT-2, NanoChat, Llama, Mistral, Qwen 2 and Qwen 3.
+"""Tables that map the Hugging Face models GPT-2, NanoChat, Llama, Mistral, Qwen 2 and Qwen 3 to GPT.
 
 In this package, "their" names come from Hugging Face, and "our" names come from GPT and GPTConfig.
 """
@@ -14,22 +14,24 @@ from gptmini.user_error import UserError
 
 @dataclass(frozen=True, kw_only=True)
 class Architecture:
-    """One Hugging Face model type, and how it maps to GPT and GPTConfig."""
+    """A model type of Hugging Face. The fields describe how the model type maps to GPT and GPTConfig."""
 
     class_name: str  # name of the class in transformers
     our_values: dict[str, Any]  # GPTConfig settings that the model type fixes
     their_values: dict[str, Any]  # their settings that must have these values
-    settings: dict[str, str]  # settings that may have any value: our name to their name
-    any_value: tuple[str, ...] = ()  # more such settings of GPTConfig; llama.py translates them
+    settings: dict[str, str]  # settings with any value; maps our name to their name
+    # More settings of GPTConfig that may have any value. llama.py translates these settings.
+    any_value: tuple[str, ...] = ()
     activation: str  # their name of the setting for the MLP's activation
-    activations: dict[str, str]  # allowed activations: our name to their name
-    block_prefix: str  # their weight names in a block start with this and the block's index
-    # Our name of each weight, and their names. Several names belong to parts of our weight, stacked on its first axis.
+    activations: dict[str, str]  # allowed activations; maps our name to their name
+    block_prefix: str  # weight names in a block start with this prefix and the block's index
+    # Map our name of each weight to their names. If there are several names, they belong to parts of our weight. These
+    # parts are stacked along the first axis.
     weights_outside_blocks: dict[str, tuple[str, ...]]
     weights_of_a_block: dict[str, tuple[str, ...]]
 
     def weight_names(self, config: GPTConfig) -> Iterator[tuple[str, list[str]]]:
-        """Yield our name of each weight of a model, and their names of the weight or of its parts."""
+        """Yield our name of each weight of a model, and their names of this weight or of the parts of this weight."""
         for name, their_names in self.weights_outside_blocks.items():
             yield name, list(their_names)
         if not config.tie_embeddings:
@@ -41,8 +43,8 @@ class Architecture:
                 yield f"blocks.{i}.{name}", [prefix + their_name for their_name in their_names]
 
     def check_computes(self, config: GPTConfig, kind: str) -> None:
-        """Raise UserError unless the config has each setting that the model type fixes."""
-        # init may have any value, because initial weights no longer matter after training.
+        """Raise UserError unless the config has the fixed value of each setting that the model type fixes."""
+        # The setting 'init' may have any value, because initial weights no longer matter after training.
         free = {*self.settings, *self.any_value, "full_context_length"}
         free |= {"dropout", "init", "mlp", "rotary_base", "tie_embeddings"}
         for field in fields(config):
@@ -51,7 +53,7 @@ class Architecture:
 
             value = getattr(config, field.name)
             if field.name == "n_kv_heads" and value == config.n_heads:
-                continue  # this value means the same as None
+                continue  # this value has the same meaning as None
 
             wanted = self.our_values.get(field.name, field.default)
             allowed = wanted if isinstance(wanted, tuple) else (wanted,)
@@ -150,7 +152,7 @@ _NANOCHAT = Architecture(
 
 
 def _llama_style(class_name: str, **our_values: Any) -> Architecture:
-    """Return a Llama-style architecture; llama.py handles the other differences in settings and weights."""
+    """Return a Llama-style architecture. The module llama handles the other differences in settings and weights."""
     return Architecture(
         class_name=class_name,
         our_values={"norm": "rmsnorm", "norm_gain": True, "position": "rotary", **our_values},
@@ -192,11 +194,14 @@ _QWEN3 = _llama_style(
 
 
 def is_conv1d(name: str, n_axes: int) -> bool:
-    """Return whether a weight of transformers is a matrix in GPT-2's blocks. These are Conv1Ds, stored as (in, out)."""
+    """Return whether a weight of transformers is a matrix in a block of GPT-2.
+
+    Each of these matrices belongs to a Conv1D, which stores the matrix with the shape (in, out).
+    """
     return name.startswith(_GPT2.block_prefix) and n_axes == 2
 
 
-# Keys are values of model_type.
+# The keys are the values that model_type may have.
 ARCHITECTURES = {
     "gpt2": _GPT2,
     "llama": _LLAMA,
@@ -208,10 +213,10 @@ ARCHITECTURES = {
 
 
 def known_model_type(kind: object) -> str:
-    """Return a model type; raise UserError unless it is in ARCHITECTURES."""
+    """Return a model type. Raises UserError unless the model type is in ARCHITECTURES."""
     if kind == "apertus":  # earlier versions of gptmini exported this type
         raise UserError(
-            "model_type apertus is no longer supported; use the run that the model was exported from"
+            "model_type apertus is no longer supported; use the run from which the model was exported"
         )
     if type(kind) is not str or kind not in ARCHITECTURES:
         raise UserError(f"model_type must be one of {', '.join(ARCHITECTURES)}, got {kind!r}")
@@ -219,7 +224,7 @@ def known_model_type(kind: object) -> str:
 
 
 def check_setting(config: dict, kind: str, name: str, value: object) -> None:
-    """Raise UserError unless a setting of their config is absent or has the value."""
+    """Raise UserError if a setting of their config is present and does not have the given value."""
     if config.get(name, value) != value:
         refuse(name, value, kind, config[name])
 
@@ -230,10 +235,11 @@ def refuse(name: str, wanted: object, kind: str, got: object) -> NoReturn:
 
 
 def choose_architecture(config: GPTConfig, kind: str | None = None) -> str:
-    """Return the model type for the export of a GPT: kind if it is given, or else the most widely known type that fits.
+    """Return the model type for the export of a GPT.
 
-    Raises UserError if a model of this type would not compute the same as the GPT. The message names the setting that
-    differs.
+    If kind is given, return kind. If kind is None, return the most widely known model type that computes the same
+    logits. Raises UserError if a model of this type would not compute the same logits as the GPT. The message names the
+    setting that differs.
     """
     if kind is not None:
         kind = known_model_type(kind)

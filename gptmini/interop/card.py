@@ -1,4 +1,4 @@
-"""The model card of an exported folder: README.md with a header for the Hugging Face Hub."""
+"""The model card of an exported folder. It is a README.md with a header for the Hugging Face Hub."""
 
 from dataclasses import dataclass
 
@@ -11,19 +11,19 @@ HEAD = "---\nlibrary_name: transformers\npipeline_tag: text-generation\ntags:\n-
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """Facts about the training for a model card; None if unknown."""
+    """Facts about the training for a model card. A field is None if the fact is unknown."""
 
-    text: str | None = None  # name of the training text
-    version: str | None = None  # version of gptmini during training
-    step: int | None = None  # optimizer steps
-    n_tokens: int | None = None  # tokens trained on
-    val_loss: float | None = None  # nats per token
+    text: str | None = None  # the name of the training text
+    version: str | None = None  # the version of gptmini that trained the model
+    step: int | None = None  # number of optimizer steps
+    n_tokens: int | None = None  # number of tokens that the model was trained on
+    val_loss: float | None = None  # validation loss in nats per token
     bits_per_byte: float | None = None
-    init_from: str | None = None  # initial weights; None for new weights
+    init_from: str | None = None  # where the initial weights came from; None for new weights
 
 
 def model_card(name: str, model: GPT, training: Training, *, kind: str) -> str:
-    """Return the text of the model card of a model that is exported as model type `kind`."""
+    """Return the text of the model card for a model that is exported as the model type `kind`."""
     # gptmini.data.outputs recognises an export by the header and the words "exported by gptmini" with a version.
     architecture = ARCHITECTURES[kind].class_name
     lines = [

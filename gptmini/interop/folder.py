@@ -1,4 +1,4 @@
-"""Write a folder for transformers: config, weights, tokenizer, generation settings and model card."""
+"""Write a folder for transformers. It has the config, weights, tokenizer, generation settings and model card."""
 
 import json
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ from gptmini.model.gpt import GPT
 from gptmini.tokenizer import Tokenizer
 from gptmini.user_error import UserError
 
-LARGEST_FILE = "5GB"  # larger weights are split into several files, as on the hub
+LARGEST_FILE = "5GB"  # if the weights are larger, they are split into several files, as on the hub
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -41,20 +41,20 @@ def write_folder(
     sampling: Mapping[str, object],
     published: Mapping[str, str] | None = None,
 ) -> str:
-    """Write a folder of a Hugging Face model atomically. Either all files are written, or no files.
+    """Write a folder of a Hugging Face model atomically. If an error occurs, no file is written.
 
     Args:
-        path: the folder; if it exists, it must be empty.
-        model: in eval mode on the CPU, with weights in float32.
+        path: the folder. If the folder exists, it must be empty.
+        model: a GPT in eval mode on the CPU. Its weights must be float32.
         training: facts for the model card.
-        kind: model type, as for to_hugging_face.
-        dtype: dtype of the weights, a key of DTYPES.
-        sampling: settings for generation_config.json in addition to the ids; ignored if `published` is given.
-        published: settings of the folder that the weights came from, as from read_source_settings; None if they did not
-            come from a folder.
+        kind: the model type. See to_hugging_face.
+        dtype: the dtype of the exported weights. It must be a key of DTYPES.
+        sampling: settings for generation_config.json in addition to the ids. They are ignored if `published` is given.
+        published: settings of the folder that the weights came from, as returned by read_source_settings. None if the
+            weights did not come from a folder.
 
     Returns the model type.
-    Raises UserError if the folder exists and is not empty, or if no model type computes the same as the model.
+    Raises UserError if the folder exists and is not empty, or if no model type computes the same logits as the model.
     """
     path = path.absolute()
     require_empty(path)
@@ -64,7 +64,7 @@ def write_folder(
     chosen = exported["model_type"]
     config = with_source_settings(exported, special_ids(tokenizer, before, chosen), source)
     config["dtype"] = str(DTYPES[dtype]).removeprefix("torch.")
-    # This is True if training with a shorter context removed learned positions of the original model.
+    # The value is True if training with a shorter context removed learned positions of the original model.
     positions = ARCHITECTURES[chosen].settings["context_length"]
     is_cut = source.get(positions) != config[positions]
 
@@ -84,7 +84,7 @@ def write_folder(
         card = model_card(encodable(path.name), model, training, kind=chosen)
         (folder / "README.md").write_text(card, encoding="utf-8")
 
-        # Other users cannot read the files that the library writes. Give all files the mode of config.json.
+        # Other users cannot read the files that the safetensors library writes. Give all files the mode of config.json.
         mode = (folder / "config.json").stat().st_mode
         for file in folder.iterdir():
             file.chmod(mode)
@@ -94,7 +94,7 @@ def write_folder(
 
 
 def require_empty(path: Path) -> None:
-    """Raise UserError unless a path does not exist or is an empty folder."""
+    """Raise UserError if a path exists and is not an empty folder."""
     if path.is_symlink() or (path.exists() and (not path.is_dir() or any(path.iterdir()))):
         raise UserError(
             f"{path} already exists and is not an empty folder; delete it or choose another path"
@@ -104,7 +104,7 @@ def require_empty(path: Path) -> None:
 def _generation(
     tokenizer: Tokenizer, sampling: Mapping[str, object], published: Published
 ) -> dict | None:
-    """Return the content of generation_config.json; None if the original folder has no such file."""
+    """Return the content of generation_config.json. Return None if the original folder does not have this file."""
     if published:
         return published.get(GENERATION)
 
@@ -112,7 +112,7 @@ def _generation(
     ends = [tokenizer.end_of_text, *tokenizer.more_ends]
     if len(ends) > 1:
         ids["eos_token_id"] = ends
-    # Padding a batch of prompts requires a token. Use end-of-text, because it never occurs inside a document.
+    # A token is required to pad a batch of prompts. Use end-of-text, because it never occurs inside a document.
     if ids["pad_token_id"] is None:
         ids["pad_token_id"] = tokenizer.end_of_text
     return {**ids, **sampling}
@@ -121,12 +121,13 @@ def _generation(
 def _write_weights(
     folder: Path, config: dict, state: dict[str, Tensor], dtype: torch.dtype
 ) -> None:
-    """Write the weights as safetensors; a tied embedding is written once."""
+    """Write the weights as safetensors files. If the embeddings are tied, the matrix is written only once."""
     from huggingface_hub import save_torch_state_dict
     from safetensors import SafetensorError
 
     is_tied = config["tie_word_embeddings"]
-    # A tied GPT-2 uses the names of the bare model, like OpenAI's GPT-2 on the hub. MLX reads only these names.
+    # A GPT-2 with tied embeddings uses the weight names of the bare model, like OpenAI's GPT-2 on the hub. MLX reads
+    # only these names.
     prefix = GPT2_PREFIX if is_tied and config["model_type"] == "gpt2" else ""
     weights = {}
     for name, weight in state.items():
@@ -140,7 +141,7 @@ def _write_weights(
         save_torch_state_dict(
             weights, folder, max_shard_size=LARGEST_FILE, metadata={"format": "pt"}
         )
-    except SafetensorError as error:  # the library also raises this if the disk is full
+    except SafetensorError as error:  # the library also raises this error if the disk is full
         raise UserError(
             f"cannot write the weights to {folder.parent}: {error}; check the free disk space"
         ) from None

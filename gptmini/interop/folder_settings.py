@@ -1,7 +1,8 @@
-"""Settings of a Hugging Face folder that are kept through import, training and export.
+"""Settings of a Hugging Face folder that import, training and export keep.
 
 A GPT and its tokenizer store only the settings that they use. A folder has more settings for other programs, such as
-the ids around a text, sampling settings and the initialisation. They are kept as the JSON of the folder's files.
+the ids around a text, sampling settings and the initialisation. gptmini keeps these settings as the JSON of the files
+in the folder.
 """
 
 import json
@@ -18,8 +19,8 @@ GENERATION = "generation_config.json"
 TOKENIZER = "tokenizer_config.json"
 FILES = (CONFIG, GENERATION, TOKENIZER)
 
-# Keys that are not exported. Some refer to code and files that are not part of an export. The others are old names of
-# keys that an export contains.
+# Keys that are not exported. Some of these keys refer to code and files that are not part of an export. The other keys
+# are old names of keys that an export contains.
 LEFT_OUT = (
     "auto_map",
     "fast_tokenizer_files",
@@ -29,25 +30,29 @@ LEFT_OUT = (
     "name_or_path",
     "_name_or_path",
 )
-# Dropouts in config.json. gptmini does not read them: an imported GPT has no dropout.
+# Dropouts in config.json. gptmini does not read these dropouts, because an imported GPT has no dropout.
 DROPOUTS = ("attention_dropout", "attn_pdrop", "embd_pdrop", "resid_pdrop")
-# Settings that training does not change and GPT does not use. An export keeps them. It keeps the dropouts only if
-# model.dropout is 0.
+# Settings that training does not change and that GPT does not use. An export keeps these settings. It keeps the
+# dropouts only if model.dropout is 0.
 UNTRAINED = ("sliding_window", *DROPOUTS)
 IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
 
-Published = Mapping[str, dict[str, Any]]  # settings by the name of their file
+Published = Mapping[str, dict[str, Any]]  # maps the name of a file to the settings in this file
 
 
 def read_source_settings(path: Path) -> dict[str, str]:
-    """Return the JSON of each settings file in a folder, by file name; raise UserError for a damaged file."""
+    """Return a dict that maps the name of each settings file in a folder to its JSON.
+
+    Raises UserError if a file is damaged.
+    """
     return {name: json.dumps(read_json(path / name)) for name in FILES if (path / name).is_file()}
 
 
 def stored_source_settings(header: dict) -> dict[str, str]:
-    """Return the settings of the folder that a checkpoint's weights came from. The checkpoint's header stores them.
+    """Return the settings of the folder that the weights of a checkpoint came from.
 
-    The result is empty if the header has no such settings. Raises UserError if they are not JSON objects.
+    The header of the checkpoint stores these settings. The result is empty if the header has no such settings. Raises
+    UserError if the settings are not JSON objects.
     """
     origin = header.get("init_from")
     kept = header.get("published", origin.get("published") if isinstance(origin, dict) else None)
@@ -56,13 +61,16 @@ def stored_source_settings(header: dict) -> dict[str, str]:
 
 
 def parse_source_settings(published: Mapping[str, str]) -> Published:
-    """Parse the result of read_source_settings into settings by file name; raise UserError if it is not valid."""
+    """Parse the result of read_source_settings. Return a dict that maps file names to settings.
+
+    Raises UserError if the result of read_source_settings is not valid.
+    """
     try:
         settings = {name: json.loads(published[name]) for name in FILES if name in published}
     except (TypeError, ValueError, RecursionError) as error:
-        raise UserError(f"the checkpoint's field published must be JSON ({error})") from None
+        raise UserError(f"the field 'published' of the checkpoint must be JSON ({error})") from None
     if not all(isinstance(values, dict) for values in settings.values()):
-        raise UserError("the checkpoint's field published must have only JSON objects")
+        raise UserError("the field 'published' of the checkpoint must contain only JSON objects")
     return {
         name: {key: value for key, value in values.items() if key not in LEFT_OUT}
         for name, values in settings.items()
@@ -74,9 +82,9 @@ def special_ids(
 ) -> dict[str, Any]:
     """Return the special ids for config.json.
 
-    A published id takes precedence over the id of the tokenizer's named token, which takes precedence over our own id.
-    If the published config has the same model type but lacks an id, the id is omitted, because transformers then uses
-    the default of the model type.
+    An id of the published config takes precedence over the id of a named token of the tokenizer. The id of a named
+    token takes precedence over the id that gptmini would choose. If the published config has the same model type but
+    does not have an id, this id is omitted, because transformers then uses the default of the model type.
     """
     named = _named_ids(tokenizer)
     ids: dict[str, Any] = {
@@ -98,12 +106,12 @@ def special_ids(
 def with_source_settings(
     exported: dict[str, Any], ids: dict[str, Any], source: dict[str, Any]
 ) -> dict[str, Any]:
-    """Return the config.json of an export. It has the ids, and the published settings that training does not change.
+    """Return the config.json of an export. It has the special ids and the settings that training does not change.
 
     Args:
         exported: the config of the GPT.
         ids: the result of special_ids.
-        source: the published config.json; ignored if its model type differs.
+        source: the config.json of the original folder. It is ignored if it has a different model type.
     """
     if source.get("model_type") != exported["model_type"]:
         return exported | ids
@@ -116,7 +124,7 @@ def with_source_settings(
 
 
 def _named_ids(tokenizer: Tokenizer) -> dict[str, int]:
-    """Return the ids of the named tokens that a tokenizer's chat template may use, such as bos_token."""
+    """Return the ids of the named tokens that the chat template of a tokenizer may use, such as bos_token."""
     if not isinstance(tokenizer, LibraryTokenizer) or tokenizer.chat is None:
         return {}
     added = json.loads(tokenizer.text).get("added_tokens") or []
@@ -126,6 +134,6 @@ def _named_ids(tokenizer: Tokenizer) -> dict[str, int]:
 
 
 def _fits(ids: object, n_vocab: int) -> bool:
-    """Return whether an id, or each id of a list, is below n_vocab. None is accepted too."""
+    """Return whether an id, or each id in a list of ids, is less than n_vocab or None."""
     several = ids if isinstance(ids, list) else [ids]
     return all(i is None or (type(i) is int and i < n_vocab) for i in several)

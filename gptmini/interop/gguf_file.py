@@ -1,9 +1,9 @@
-"""Write a GGUF file for llama.cpp and programs based on it, such as Ollama and LM Studio.
+"""Write a GGUF file for llama.cpp and for programs that use llama.cpp, such as Ollama and LM Studio.
 
 The gguf library writes the file from the Hugging Face form of the model. llama.cpp's own converter identifies a
-tokenizer by a hash of its ids for a fixed text. Therefore it rejects every tokenizer that was learned from a different
-corpus. This module writes the name of the pre-tokenizer instead. All byte-pair tokenizers of gptmini use GPT-2's
-pre-tokenizer.
+tokenizer by a hash of its ids for a fixed text. Therefore, the converter rejects every tokenizer that was learned from
+a different corpus. This module writes the name of the pre-tokenizer instead. All byte-pair tokenizers of gptmini
+use GPT-2's pre-tokenizer.
 """
 
 from collections.abc import Mapping
@@ -28,7 +28,7 @@ from gptmini.user_error import UserError
 if TYPE_CHECKING:
     import gguf
 
-# Model types that llama.cpp supports, and their names in llama.cpp.
+# Map each model type that llama.cpp supports to its name in llama.cpp.
 KINDS = {
     "gpt2": "gpt2",
     "llama": "llama",
@@ -36,14 +36,14 @@ KINDS = {
     "qwen2": "qwen2",
     "qwen3": "qwen3",
 }
-# Two names of each dtype in the gguf library: the name for a tensor, and the name for a file.
+# The gguf library has two names for each dtype. The first name is for a tensor, and the second name is for a file.
 DTYPES = {
     "fp32": ("F32", "ALL_F32"),
     "fp16": ("F16", "MOSTLY_F16"),
     "bf16": ("BF16", "MOSTLY_BF16"),
     "q8_0": ("Q8_0", "MOSTLY_Q8_0"),
 }
-# Count of numbers that share a scale. A matrix stays in fp16 unless the length of its rows is a multiple of this count.
+# In q8_0, this many numbers share a scale. If the row length of a matrix is not a multiple, the matrix stays in fp16.
 Q8_0_WIDTH = 32
 LARGEST_FP16 = int(np.finfo(np.float16).max)
 
@@ -60,12 +60,12 @@ def write_gguf(
     """Write a GGUF file atomically.
 
     Args:
-        path: the file; an existing file is replaced.
-        model: on the CPU, with weights in float32.
+        path: the file. If the file exists, it is replaced.
+        model: a GPT on the CPU. Its weights must be float32.
         tokenizer: a byte-pair tokenizer with a pre-tokenizer that llama.cpp supports.
-        dtype: dtype of the matrices, a key of DTYPES; vectors and positions stay in float32.
-        published: settings of the folder that the weights came from, as from read_source_settings; None if they did not
-            come from a folder.
+        dtype: the dtype of the matrices. It must be a key of DTYPES. Vectors and positions stay in float32.
+        published: settings of the folder that the weights came from, as returned by read_source_settings. None if the
+            weights did not come from a folder.
 
     Returns the model type.
     Raises UserError if llama.cpp does not support the model or the tokenizer, or if gguf is not installed.
@@ -105,7 +105,7 @@ def write_gguf(
     except OSError as error:
         if error.errno is not None:
             raise
-        # NumPy reports how many numbers were written, but not the system's error.
+        # NumPy reports how many numbers it has written, but not the error of the operating system.
         raise UserError(
             f"cannot write the weights to {path.parent}: {error.args[0]}; check the free disk space"
         ) from None
@@ -123,16 +123,16 @@ def _check_kind(model: GPT, kind: str) -> None:
             "llama_tiny or llama"
         )
     if model.config.mlp == "gelu_exact":
-        raise UserError("mlp must be gelu to export as a GGUF file, got mlp=gelu_exact")
+        raise UserError("mlp must be gelu to export the model as a GGUF file, got mlp=gelu_exact")
     scaling = model.config.rotary_scaling
     if KINDS[kind] != "llama" and scaling is not None and len(scaling) > 1:
         raise UserError(
-            f"rotary_scaling must be null or have only a factor in a GGUF file of type {kind}, got Llama 3's scaling"
+            f"in a GGUF file of type {kind}, rotary_scaling must be null or have only a factor, got Llama 3's scaling"
         )
 
 
 def _add_sizes(writer: "gguf.GGUFWriter", model: GPT, kind: str) -> None:
-    """Add the sizes and settings of a model."""
+    """Add the sizes and the settings of a model to the file."""
     import gguf
 
     config = model.config
@@ -159,7 +159,10 @@ def _add_sizes(writer: "gguf.GGUFWriter", model: GPT, kind: str) -> None:
 
 
 def _tensors_of(model: GPT, kind: str, state: dict[str, Tensor]) -> dict[str, np.ndarray]:
-    """Return the weights in float32 under their names in llama.cpp; raise UserError if a weight is not finite."""
+    """Return a dict that maps the name of each weight in llama.cpp to its float32 values.
+
+    Raises UserError if a weight is not finite.
+    """
     import gguf
 
     name_of = gguf.MODEL_ARCH_NAMES
@@ -181,7 +184,7 @@ def _tensors_of(model: GPT, kind: str, state: dict[str, Tensor]) -> dict[str, np
         if KINDS[kind] == "llama" and their_name.endswith(ROTATED_SUFFIXES):
             values = _with_adjacent_pairs(values, model.config.head_width)
         tensors[name] = values.numpy().astype(np.float32)
-    # llama.cpp divides each rotary frequency by these numbers, to scale positions as Llama 3 does.
+    # To scale positions as Llama 3 does, llama.cpp divides each rotary frequency by one of these numbers.
     scaling: Any = model.config.rotary_scaling
     if scaling is not None and len(scaling) > 1:
         plain = frequencies(model.config.head_width, model.config.rotary_base or 0.0)  # (D/2)
@@ -192,17 +195,17 @@ def _tensors_of(model: GPT, kind: str, state: dict[str, Tensor]) -> dict[str, np
 
 
 def _with_adjacent_pairs(weight: Tensor, d_head: int) -> Tensor:
-    """Reorder rows of queries or keys, (H D, ...), for llama.cpp's rotary positions.
+    """Reorder the rows of a weight of queries or keys, (H D, ...), for the rotary positions of llama.cpp.
 
-    llama.cpp rotates pairs of adjacent dimensions. In Hugging Face models, the dimensions of a pair are D/2 apart. This
-    applies only to llama.cpp's architecture llama. Source: llama.cpp, conversion/llama.py.
+    llama.cpp rotates pairs of adjacent dimensions. In Hugging Face models, the two dimensions of a pair are D/2
+    apart. The order differs only for the architecture 'llama' of llama.cpp. Source: llama.cpp, conversion/llama.py.
     """
     heads = weight.unflatten(0, (-1, 2, d_head // 2))  # (H, 2, D/2, ...)
     return heads.transpose(1, 2).flatten(0, 2).contiguous()  # (H D, ...)
 
 
 def _add_tensors(writer: "gguf.GGUFWriter", tensors: dict[str, np.ndarray], dtype: str) -> None:
-    """Add the weights, each in a suitable type; raise UserError for a weight that is too large for fp16."""
+    """Add each weight in a suitable type. Raises UserError if a weight is too large for fp16."""
     import gguf
 
     tensor_type, file_type = DTYPES[dtype]
@@ -217,7 +220,7 @@ def _add_tensors(writer: "gguf.GGUFWriter", tensors: dict[str, np.ndarray], dtyp
 
 
 def _type_of(name: str, values: np.ndarray, wanted: str) -> str:
-    """Return the type of a tensor. Matrices have the type `wanted` if possible."""
+    """Return the type of a tensor. A matrix gets the type `wanted` if this is possible."""
     is_exact = values.ndim == 1 or name.startswith("position_embd")  # llama.cpp requires float32
     if is_exact:
         return "F32"

@@ -1,6 +1,7 @@
 """Convert a tokenizer.json to the tokenizer of a GGUF file, if llama.cpp has a pre-tokenizer that gives the same ids.
 
-Source: llama.cpp, src/llama-vocab.cpp. It contains the pre-tokenizers by name, and SentencePiece's merging by scores.
+Source: llama.cpp, src/llama-vocab.cpp. This file contains the pre-tokenizers by name, and the merging by scores of
+SentencePiece.
 """
 
 import json
@@ -26,21 +27,22 @@ _WORDS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|"
 _REST = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 LLAMA3 = rf"{_WORDS}\p{{N}}{{1,3}}{_REST}"
 QWEN2 = rf"{_WORDS}\p{{N}}{_REST}"
-DIGITS = "digits"  # split off each digit before the next step
-LETTERS = "letters"  # write each byte as a letter, without splitting
-GPT2 = "GPT-2's rule"  # GPT-2's pattern, and letters
-# llama.cpp's name of each pre-tokenizer. A key contains the steps of the pre_tokenizer in tokenizer.json, whether
-# ignore_merges is set, and the normalizer.
+DIGITS = "digits"  # makes each digit a separate piece before the next step
+LETTERS = "letters"  # writes each byte as a letter, without splitting the text
+GPT2 = "GPT-2's rule"  # splits with GPT-2's pattern, and writes each byte as a letter
+# llama.cpp's name of each pre-tokenizer. A key has three entries: the steps of the pre_tokenizer in tokenizer.json,
+# whether ignore_merges is set, and the normalizer.
 RULES: dict[tuple, str] = {
     ((GPT2,), False, None): "gpt-2",
-    ((SPLIT_PATTERN, LETTERS), True, None): "gpt-2",  # gptmini's own byte pairs
+    ((SPLIT_PATTERN, LETTERS), True, None): "gpt-2",  # the byte-pair tokenizers of gptmini
     ((DIGITS, GPT2), False, None): "smollm",
     ((LLAMA3, LETTERS), True, None): "llama-bpe",
     ((QWEN2, LETTERS), False, "NFC"): "qwen2",
 }
-# llama.cpp requires at least one merge. UTF-8 never contains these two bytes, so this merge is never applied.
+# llama.cpp requires at least one merge. UTF-8 never contains these two bytes. Therefore, llama.cpp never applies
+# this merge.
 NO_MERGE = (bytes_to_letters(b"\xc0"), bytes_to_letters(b"\xc1"))
-NO_SCORE = -1e9  # score of tokens that are not made by a merge
+NO_SCORE = -1e9  # score of a token that no merge makes
 NO_RULE = (
     "llama.cpp has no pre-tokenizer that splits text like this tokenizer; export a folder instead"
 )
@@ -51,16 +53,18 @@ class Vocabulary(NamedTuple):
 
     tokens: list[str]
     types: list["gguf.TokenType"]
-    scores: list[float]  # of the merge that makes a token; earlier merges have higher scores
+    # The score of the merge that makes a token. Earlier merges have higher scores.
+    scores: list[float]
 
 
 def add_tokenizer(
     writer: "gguf.GGUFWriter", tokenizer: Tokenizer, special_ids: Mapping[str, Any]
 ) -> None:
-    """Add the vocabulary of a tokenizer, its merges or scores, and its special ids.
+    """Add the vocabulary, the merges or scores, and the special ids of a tokenizer to a GGUF file.
 
-    special_ids are the ids for the model's config.json.
-    Raises UserError if llama.cpp does not support this kind of tokenizer, or does not have its pre-tokenizer.
+    special_ids contains the ids that config.json has for the same model.
+    Raises UserError if llama.cpp does not support this kind of tokenizer, or does not have the pre-tokenizer of the
+    tokenizer.
     """
     is_bytes_alone = isinstance(tokenizer, BytePairTokenizer) and len(tokenizer.ranks) == 256
     if isinstance(tokenizer, BytePairTokenizer):
@@ -91,15 +95,15 @@ def add_tokenizer(
         writer.add_add_space_prefix(True)
     else:
         writer.add_tokenizer_model("gpt2")
-        # If each byte is an id, the way of splitting does not change the ids.
+        # If each id is a byte, the ids do not depend on the way in which the text is split.
         writer.add_tokenizer_pre("gpt-2" if is_bytes_alone else _rule_of(tree))
         writer.add_token_merges([f"{left} {right}" for left, right in merges or [NO_MERGE]])
     writer.add_token_list(vocabulary.tokens)
     writer.add_token_types(vocabulary.types)
 
-    # In a folder, an id may be a list of ids, or -1 if there is no id. In GGUF, it must be a single id.
+    # In a folder, an id may be a list of ids, or -1 if there is no id. In a GGUF file, each id must be a single id.
     ids = {name: i for name, i in special_ids.items() if type(i) is int and i >= 0}
-    # Always write these two ids. If they are missing, llama.cpp uses 11 for both in byte-pair tokenizers.
+    # Always write BOS and end-of-text. If they are missing in a byte-pair tokenizer, llama.cpp uses the id 11 for both.
     writer.add_bos_token_id(ids.get("bos_token_id", bos_id_of(tokenizer) or 0))
     writer.add_eos_token_id(tokenizer.end_of_text or 0)
     if "pad_token_id" in ids:
@@ -110,7 +114,7 @@ def add_tokenizer(
 
 
 def _check_spaces(tree: dict) -> None:
-    """Raise UserError unless a tokenizer writes spaces as SentencePiece does, with a space before each text."""
+    """Raise UserError unless a tokenizer writes spaces as SentencePiece does and adds a space before each text."""
     prepend = {"type": "Prepend", "prepend": SPACE}
     replace = {"type": "Replace", "pattern": {"String": " "}, "content": SPACE}
     is_llamas = tree.get("normalizer") == {"type": "Sequence", "normalizers": [prepend, replace]}
@@ -120,7 +124,7 @@ def _check_spaces(tree: dict) -> None:
 
 
 def _rule_of(tree: dict) -> str:
-    """Return llama.cpp's name of the tokenizer's pre-tokenizer."""
+    """Return the name that llama.cpp has for the pre-tokenizer of a tokenizer."""
     pre_tokenizer = tree.get("pre_tokenizer") or {}
     steps = pre_tokenizer.get("pretokenizers", [pre_tokenizer])
     normalizer = (tree.get("normalizer") or {}).get("type")
@@ -132,7 +136,10 @@ def _rule_of(tree: dict) -> str:
 
 
 def _name_of(step: dict) -> str:
-    """Return a step as in RULES: a pattern, or a name such as DIGITS. For any other step, return its JSON."""
+    """Return the entry of a step in the keys of RULES. The entry is a pattern, or a name such as DIGITS.
+
+    For any other step, return its JSON.
+    """
     plain = {key: value for key, value in step.items() if key != "trim_offsets"}
     if plain == {"type": "ByteLevel", "add_prefix_space": False, "use_regex": False}:
         return LETTERS
@@ -147,7 +154,7 @@ def _name_of(step: dict) -> str:
 
 
 def _vocabulary(tree: dict, merges: list[list[str]], n_vocab: int) -> Vocabulary:
-    """Return the vocabulary of all ids of a model. If the tokenizer lacks an id, the id becomes an unused token."""
+    """Return the vocabulary of all ids of a model. An id that the tokenizer does not have becomes an unused token."""
     import gguf
 
     rank_of = {f"{left}{right}": rank for rank, (left, right) in reversed([*enumerate(merges)])}

@@ -1,4 +1,4 @@
-"""Models of the Hugging Face Hub, downloaded into the hub's own cache."""
+"""Download models from the Hugging Face Hub into the cache of the hub's library."""
 
 import os
 import re
@@ -6,8 +6,9 @@ from pathlib import Path
 
 from gptmini.hub_errors import downloading
 
-# Files to download: the files that gptmini reads, and adapter_config.json, which shows that a model is an adapter. The
-# patterns do not contain *, because * matches files in subfolders too: *.safetensors matches onnx/model.safetensors.
+# The files to download. gptmini reads these files, except adapter_config.json, which shows that a model is an adapter.
+# The patterns do not contain *, because * matches files in subfolders too. For example, *.safetensors matches
+# onnx/model.safetensors.
 PATTERNS = [
     "config.json",
     "generation_config.json",
@@ -33,7 +34,8 @@ FILE_ENDS = (".ckpt", ".pt", ".safetensors", ".gguf", ".txt")
 def is_hub_name(text: str) -> bool:
     """Return whether a string can be the name of a model on the hub, such as gpt2 or openai-community/gpt2.
 
-    If its first part is an existing folder, as in runs/mine, the string is a misspelt path and not a name on the hub.
+    If the first part of the string is an existing folder, as in runs/mine, the string is a misspelt path. It is not a
+    name on the hub.
     """
     owner, slash, _ = text.partition("/")
     is_path = os.path.lexists(text) or (bool(slash) and Path(owner).exists())
@@ -41,11 +43,11 @@ def is_hub_name(text: str) -> bool:
 
 
 def download_model(name: str) -> Path:
-    """Return the folder of a model of the hub; download the model unless it is in the cache.
+    """Return the folder of a model of the hub. Download the model if it is not in the cache.
 
-    Raises UserError if the hub cannot be reached or has no such model.
+    Raises UserError if the hub cannot be reached, or if the hub does not have a model with this name.
     """
-    # Imported here, because this import takes a third of a second.
+    # The library is imported here, because the import takes a third of a second.
     from huggingface_hub import snapshot_download
 
     instead = "a local folder or file of this name does not exist either"

@@ -1,7 +1,7 @@
 """Convert between GPT and Hugging Face models that compute the same logits.
 
-Hugging Face models are given as plain dicts, so transformers is not needed. "Their" names come from Hugging Face, and
-"our" names come from GPT and GPTConfig.
+Hugging Face models are given as plain dicts. Therefore, transformers is not needed. "Their" names come from Hugging
+Face, and "our" names come from GPT and GPTConfig.
 """
 
 import re
@@ -29,14 +29,14 @@ from gptmini.user_error import UserError
 
 # transformers has two names for the tanh form of GELU.
 OTHER_NAMES = {"gelu_new": "gelu_pytorch_tanh"}
-# Settings that a config may omit, by model type. The default of n_inner is 4 times the model's width. In a Llama, the
-# default of num_key_value_heads is the number of query heads. Other Llama-style models have defaults that do not follow
-# from the other settings.
+# For each model type, the settings that a config may omit. The default of n_inner is 4 times the width of the model. In
+# a Llama, the default of num_key_value_heads is the number of query heads. Other Llama-style models have defaults that
+# do not follow from the other settings.
 OPTIONAL = {"gpt2": ("n_inner",), "llama": ("num_key_value_heads",)}
 NEVER_SET = ("quantization_config", "rope_scaling")
-# Keys and values that rope_parameters may have in addition to rope_theta, because they do not change anything.
+# Keys and values that rope_parameters may have in addition to rope_theta. These values do not change the model.
 PLAIN_ROPE = {"rope_type": "default", "partial_rotary_factor": 1}
-# Our names and their names of settings that are not in Architecture.settings. Error messages use their names.
+# Map our names of settings that are not in Architecture.settings to their names. Error messages use their names.
 OUR_NAMES = {
     "tie_embeddings": "tie_word_embeddings",
     "d_head": "head_dim",
@@ -46,18 +46,18 @@ OUR_NAMES = {
     "rotary_scaling": "rope_scaling",
     "original_context_length": "original_max_position_embeddings",
 }
-SHOWN = 5  # most weight names in an error
+SHOWN = 5  # maximum number of weight names that an error message shows
 
 
 def from_hugging_face(config: dict, state: dict[str, Tensor]) -> GPT:
     """Build the GPT that computes the same logits as a Hugging Face model of a type in ARCHITECTURES.
 
     Args:
-        config: the to_dict() of the Hugging Face model's config.
-        state: the state_dict() of the Hugging Face model.
+        config: the config of the Hugging Face model, as returned by to_dict().
+        state: the weights of the Hugging Face model, as returned by state_dict().
 
-    Raises UserError for an unknown model type, for a setting that GPT does not support, and for a missing or misshapen
-    weight.
+    Raises UserError if the model type is unknown, if GPT does not support a setting, or if a weight is missing or has
+    the wrong shape.
     """
     return build_gpt(to_gpt_config(config), state, config["model_type"])
 
@@ -65,14 +65,15 @@ def from_hugging_face(config: dict, state: dict[str, Tensor]) -> GPT:
 def build_gpt(config: GPTConfig, state: dict[str, Tensor], kind: str) -> GPT:
     """Build the GPT of a config from the weights of a Hugging Face model of type `kind`.
 
-    Raises UserError if a weight is missing, unexpected or misshapen.
+    Raises UserError if a weight is missing, unexpected or has the wrong shape.
     """
-    # Check this before weight names are made, so that a config with millions of layers does not make millions of names.
+    # Check the number of layers before weight names are made. Otherwise, a config with millions of layers would make
+    # millions of names.
     if config.n_layers > len(state):
         raise UserError(
             f"the config has {config.n_layers} layers, but the weights have only {len(state)} tensors"
         )
-    # Rows of GPT's weights after vocab_size are padding. Hugging Face models do not have these rows.
+    # In GPT, the rows of a weight after vocab_size are padding. Hugging Face models do not have these rows.
     n_padding = config.padded_vocab_size - config.vocab_size
 
     weights = {}
@@ -87,14 +88,14 @@ def build_gpt(config: GPTConfig, state: dict[str, Tensor], kind: str) -> GPT:
             if name in VOCABULARY:
                 weights[name] = F.pad(weights[name], (0, 0, 0, n_padding))
         model.load_state_dict(weights, assign=True)
-    except (RuntimeError, IndexError) as error:  # torch raises these if shapes do not match
+    except (RuntimeError, IndexError) as error:  # torch raises these errors if shapes do not match
         reason = " ".join(str(error).split())
         raise UserError(f"the shapes of the weights do not match the config: {reason}") from None
     return model
 
 
 def _names_in(state: dict[str, Tensor], model: GPT, kind: str) -> dict[str, list[str]]:
-    """Map our name of each weight to the names of its parts in a state.
+    """Return a dict that maps our name of each weight to the names of the parts of this weight in a state.
 
     Raises UserError if a weight is missing or unexpected.
     """
@@ -104,7 +105,8 @@ def _names_in(state: dict[str, Tensor], model: GPT, kind: str) -> dict[str, list
     names = {name: theirs for name, theirs in names.items() if name in ours}
     wanted = {their_name for their_names in names.values() for their_name in their_names}
 
-    # Some files contain a tied embedding twice, under both of its names.
+    # Some files contain a tied embedding twice: under the name of the embedding, and under the name of the
+    # unembedding.
     head, embedding = "lm_head.weight", _embedding_name(kind)
     is_twice = config.tie_embeddings and {head, embedding} <= set(state)
     if is_twice and torch.equal(state[head], state[embedding]):
@@ -114,8 +116,8 @@ def _names_in(state: dict[str, Tensor], model: GPT, kind: str) -> dict[str, list
     unexpected = sorted(set(state) - wanted)
     if missing or unexpected:
         raise UserError(
-            f"the weights must match a model of type {kind}; missing: {names_of(missing, SHOWN) or 'none'}; "
-            f"unexpected: {names_of(unexpected, SHOWN) or 'none'}"
+            f"the weights must match a model of type {kind}; missing weights: {names_of(missing, SHOWN) or 'none'}; "
+            f"unexpected weights: {names_of(unexpected, SHOWN) or 'none'}"
         )
     return names
 
@@ -125,11 +127,12 @@ def to_hugging_face(model: GPT, *, kind: str | None = None) -> tuple[dict, dict[
 
     Args:
         model: the GPT.
-        kind: a key of ARCHITECTURES; None for the most widely known type that computes the same as the GPT.
+        kind: the model type, a key of ARCHITECTURES. None for the most widely known type that computes the same
+            logits.
 
-    The config holds keyword arguments of the Hugging Face config. It includes model_type, but not the special ids.
-    Raises UserError if a model of this type would not compute the same as the GPT. The message names the setting that
-    differs.
+    The config contains keyword arguments of the Hugging Face config. The config includes model_type, but not the
+    special ids. Raises UserError if a model of this type would not compute the same logits as the GPT. The message
+    names the setting that differs.
     """
     config = model.config
     kind = choose_architecture(config, kind)
@@ -138,10 +141,10 @@ def to_hugging_face(model: GPT, *, kind: str | None = None) -> tuple[dict, dict[
     weights = model.state_dict()
     for name, their_names in ARCHITECTURES[kind].weight_names(config):
         if name not in weights and kind in llama.KINDS:
-            continue  # a bias or gain that is optional in this model type
+            continue  # this bias or gain is optional in this model type
         weight = _weight_or_zeros(weights, name)
         if name in VOCABULARY:
-            weight = weight[: config.vocab_size]  # (V, C), without the rows of padding
+            weight = weight[: config.vocab_size]  # (V, C); removes the rows of padding
         parts = (weight,)
         if len(their_names) == 3:  # queries, keys and values: (H D, C), (G D, C), (G D, C)
             d_queries = config.n_heads * config.head_width
@@ -158,12 +161,12 @@ def to_hugging_face(model: GPT, *, kind: str | None = None) -> tuple[dict, dict[
 
 
 def _embedding_name(kind: str) -> str:
-    """Return their name of the token embedding."""
+    """Return the name that Hugging Face models of type `kind` have for the token embedding."""
     return ARCHITECTURES[kind].weights_outside_blocks["embedding.weight"][0]
 
 
 def _weight_or_zeros(weights: dict[str, Tensor], name: str) -> Tensor:
-    """Return a weight of the GPT. If a bias is missing, return zeros, one for each row of its weight."""
+    """Return a weight of the GPT. If a bias is missing, return zeros: one zero for each row of the weight matrix."""
     if name in weights:
         return weights[name]
     weight = weights[f"{name.removesuffix('.bias')}.weight"]
@@ -171,14 +174,14 @@ def _weight_or_zeros(weights: dict[str, Tensor], name: str) -> Tensor:
 
 
 def _transpose_conv1d(their_name: str, weight: Tensor) -> Tensor:
-    """Transpose a Conv1D of GPT-2, (in, out), to (out, in) or back; return any other weight unchanged."""
+    """Transpose the weight of a Conv1D in GPT-2, (in, out), to (out, in) or back. Return other weights unchanged."""
     return weight.T if is_conv1d(their_name, weight.ndim) else weight
 
 
 def to_gpt_config(config: dict) -> GPTConfig:
     """Translate a Hugging Face config to GPTConfig.
 
-    Raises UserError for an unknown model type, a missing size, or a setting that GPT does not support.
+    Raises UserError if the model type is unknown, if a size is missing, or if GPT does not support a setting.
     """
     kind = known_model_type(config.get("model_type"))
     architecture = ARCHITECTURES[kind]
@@ -214,12 +217,12 @@ def to_gpt_config(config: dict) -> GPTConfig:
 
 
 def rename_settings(sentence: str, names: Mapping[str, str]) -> str:
-    """Replace our names of settings in a message of GPTConfig by the names in a file."""
+    """Replace our names of settings in an error message of GPTConfig with the names in a file."""
     return re.sub(r"\w+", lambda word: names.get(word[0], word[0]), sentence)
 
 
 def _rotary_base(rope: object, kind: str) -> object:
-    """Return the base of rotary positions; raise UserError for partial or scaled rotary positions."""
+    """Return the base of the rotary positions. Raises UserError if the rotary positions are partial or scaled."""
     values = rope if isinstance(rope, dict) else {}
     others = {name: value for name, value in values.items() if PLAIN_ROPE.get(name) != value}
     base = others.pop("rope_theta", None)
@@ -229,7 +232,10 @@ def _rotary_base(rope: object, kind: str) -> object:
 
 
 def _our_activation(config: dict, kind: str, architecture: Architecture) -> str:
-    """Return our name of the MLP's activation; raise UserError if GPT does not support it for this model type."""
+    """Return our name of the activation in the MLP.
+
+    Raises UserError if GPT does not support this activation for models of this type.
+    """
     default = next(iter(architecture.activations.values()))
     theirs = config.get(architecture.activation, default)
     for ours, name in architecture.activations.items():
@@ -239,7 +245,7 @@ def _our_activation(config: dict, kind: str, architecture: Architecture) -> str:
 
 
 def _their_config(config: GPTConfig, kind: str) -> dict:
-    """Translate a GPTConfig that choose_architecture has accepted."""
+    """Translate a GPTConfig to their config. choose_architecture must have accepted the GPTConfig."""
     architecture = ARCHITECTURES[kind]
     exported = {theirs: getattr(config, ours) for ours, theirs in architecture.settings.items()}
     exported.update(architecture.their_values)
@@ -255,7 +261,7 @@ def _their_config(config: GPTConfig, kind: str) -> dict:
         exported["attn_pdrop"] = config.dropout
         return exported
 
-    # Training may use shorter sequences than the imported model supports.
+    # The imported model may support longer sequences than training uses.
     exported["max_position_embeddings"] = config.longest_input
     # In the configs of the other model types, null does not mean the default size.
     exported["num_key_value_heads"] = config.n_kv_heads or config.n_heads

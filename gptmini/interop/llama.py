@@ -1,8 +1,10 @@
 """Llama-style models: LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM and Qwen3ForCausalLM.
 
-All four are GPTs with RMS norms that have gains, rotary positions and a gated MLP. Qwen 2 has biases in its query, key
-and value projections. Qwen 3 normalises queries and keys with gains. Sources: transformers 5.23, modeling_llama.py,
-modeling_mistral.py, modeling_qwen2.py, modeling_qwen3.py and modeling_rope_utils.py.
+All four models are GPTs with RMS norms that have gains, with rotary positions, and with a gated MLP. Qwen 2 has biases
+in its query, key and value projections. Qwen 3 normalises queries and keys with gains.
+
+Sources: transformers 5.23, modeling_llama.py, modeling_mistral.py, modeling_qwen2.py, modeling_qwen3.py and
+modeling_rope_utils.py.
 
 "Their" names come from Hugging Face, and "our" names come from GPT and GPTConfig.
 """
@@ -20,15 +22,15 @@ from gptmini.settings import checked
 from gptmini.user_error import UserError
 
 KINDS = ("llama", "mistral", "qwen2", "qwen3")
-# Suffixes of weights that rotary positions affect. Their models rotate by the angle of a position. Our models rotate by
-# minus this angle.
+# The suffixes of the weights that rotary positions affect. Hugging Face models rotate by the angle of a position. Our
+# models rotate by minus this angle.
 ROTATED_SUFFIXES = tuple(
     f".{part}.{kind}"
     for part in ("q_proj", "k_proj", "q_norm", "k_norm")
     for kind in ("weight", "bias")
 )
-MISTRALS_WINDOW = 4096  # sliding_window if a config omits it
-SCALINGS = {  # numbers of each rope_type that scale the frequencies: our name to their name
+MISTRALS_WINDOW = 4096  # value of sliding_window if a config omits this key
+SCALINGS = {  # for each rope_type, the numbers that scale the frequencies; maps our name to theirs
     "default": {},
     "linear": {"factor": "factor"},
     "llama3": {
@@ -41,14 +43,14 @@ SCALINGS = {  # numbers of each rope_type that scale the frequencies: our name t
 
 
 class Rope(TypedDict, total=False):
-    """Types of the rotary settings that GPTConfig does not check."""
+    """The types of the rotary settings in a config that GPTConfig does not check."""
 
     rope_type: str
     type: str
 
 
 class ConfigTypes(TypedDict, total=False):
-    """Types of the config's settings that GPTConfig does not check."""
+    """The types of the settings in a config that GPTConfig does not check."""
 
     max_position_embeddings: PositiveInt
     sliding_window: int | None
@@ -58,7 +60,7 @@ class ConfigTypes(TypedDict, total=False):
 
 
 def settings_of(config: dict, kind: str) -> dict[str, Any]:
-    """Translate the settings of a config to GPTConfig, except the sizes that all architectures share.
+    """Translate the settings of their config to GPTConfig, except the sizes that all architectures share.
 
     Raises UserError if GPT does not support a setting, or if a setting has the wrong type.
     """
@@ -81,7 +83,11 @@ def settings_of(config: dict, kind: str) -> dict[str, Any]:
 
 
 def their_settings(config: GPTConfig, kind: str) -> dict[str, Any]:
-    """Return their settings except sizes. The names are from transformers 5, and from transformers 4 for MLX."""
+    """Return the settings for their config, except the sizes.
+
+    The settings have the names of transformers 5. They also have the names of transformers 4, because MLX reads these
+    names.
+    """
     scaling: dict[str, Any] = dict(config.rotary_scaling or {})
     rope_type = {0: "default", 1: "linear", 4: "llama3"}[len(scaling)]
     rope = {theirs: scaling[ours] for ours, theirs in SCALINGS[rope_type].items()}
@@ -107,9 +113,9 @@ def their_settings(config: GPTConfig, kind: str) -> dict[str, Any]:
 
 
 def swap_halves(state: dict[str, Tensor], config: GPTConfig) -> dict[str, Tensor]:
-    """Exchange the two halves of each head of queries and keys. This converts our weights to their weights or back.
+    """Exchange the two halves of each head of queries and keys, to convert our weights to their weights or back.
 
-    With exchanged halves, a rotation by an angle becomes a rotation by minus the angle.
+    If the halves are exchanged, a rotation by an angle becomes a rotation by minus the angle.
     """
     exchanged = dict(state)
     for name, weight in state.items():
@@ -120,7 +126,7 @@ def swap_halves(state: dict[str, Tensor], config: GPTConfig) -> dict[str, Tensor
 
 
 def _rotary(config: dict, kind: str) -> dict[str, Any]:
-    """Return base and scaling of rotary positions. These settings have different names in transformers 4 and 5."""
+    """Return the base and the scaling of rotary positions. transformers 4 and 5 have different names for them."""
     rope = config.get("rope_scaling") or config.get("rope_parameters") or {}
     check_setting(rope, kind, "partial_rotary_factor", 1)
     rope_type = rope.get("rope_type", rope.get("type", "default"))

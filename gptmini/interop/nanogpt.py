@@ -1,4 +1,4 @@
-"""Read nanoGPT's checkpoint, ckpt.pt, as a GPT and its tokenizer, without running any code in the file."""
+"""Read a GPT and its tokenizer from ckpt.pt, the checkpoint of nanoGPT. No code in the file is run."""
 
 from pathlib import Path
 
@@ -12,12 +12,12 @@ from gptmini.tokenizer import CharTokenizer, Tokenizer, gpt2
 from gptmini.untrusted import read_pickle, read_tensors
 from gptmini.user_error import UserError
 
-COMPILED_PREFIX = "_orig_mod."  # prefix of weight names if a compiled model was saved
-MASK = ".attn.bias"  # suffix of a mask that older versions stored with the weights
-GPT2_SIZES = (50257, 50304)  # number of GPT-2's ids, and the next multiple of 64
+COMPILED_PREFIX = "_orig_mod."  # weight names have this prefix if a compiled model was saved
+MASK = ".attn.bias"  # suffix of a mask that older versions of nanoGPT stored with the weights
+GPT2_SIZES = (50257, 50304)  # the number of ids of GPT-2, and the next multiple of 64
 
 
-# Our name of each size to nanoGPT's name.
+# Map our name of each size to the name in nanoGPT.
 SIZES = {
     "context_length": "block_size",
     "d_model": "n_embd",
@@ -25,7 +25,7 @@ SIZES = {
     "n_heads": "n_head",
     "bias": "bias",
 }
-# Our settings that are the same in every nanoGPT model.
+# Settings of GPTConfig that are the same for every nanoGPT model.
 FIXED = {
     "norm": "layernorm",
     "position": "learned",
@@ -39,10 +39,11 @@ def read_nanogpt(path: Path, meta: Path | None = None) -> tuple[GPT, Tokenizer]:
     """Return the GPT of a nanoGPT checkpoint and its tokenizer.
 
     Args:
-        path: ckpt.pt.
-        meta: the meta.pkl that nanoGPT writes for a character dataset; None for GPT-2's tokenizer.
+        path: the checkpoint ckpt.pt.
+        meta: the file meta.pkl that nanoGPT writes for a character dataset. None for the tokenizer of GPT-2.
 
-    Raises UserError if a file is damaged, or not from nanoGPT, or contains more than plain values and tensors.
+    Raises UserError if a file is damaged, if it is not from nanoGPT, or if it contains other objects than plain values
+    and tensors.
     """
     checkpoint = read_tensors(path)
     tokenizer = gpt2([]) if meta is None else _characters(meta)
@@ -55,13 +56,13 @@ def read_nanogpt(path: Path, meta: Path | None = None) -> tuple[GPT, Tokenizer]:
     except UserError as error:
         raise UserError(f"{path}, model_args: {rename_settings(str(error), SIZES)}") from None
     except (KeyError, TypeError, AttributeError, IndexError):
-        raise UserError(f"{path} must have the entries model and model_args of nanoGPT") from None
+        raise UserError(f"{path} must have nanoGPT's entries 'model' and 'model_args'") from None
 
     fitting = GPT2_SIZES if meta is None else (tokenizer.n_vocab,)
     if n_rows not in fitting:
         raise UserError(
-            f"{path} has {n_rows!r:.80} ids, but its tokenizer has {tokenizer.n_vocab} ids; for a character dataset, "
-            "give its meta.pkl with --meta"
+            f"the model in {path} has {n_rows!r:.80} ids, but the tokenizer has {tokenizer.n_vocab} ids; "
+            "for a character dataset, give the file meta.pkl of the dataset with --meta"
         )
     try:
         return build_gpt(config, state, "gpt2").eval(), tokenizer
@@ -70,7 +71,10 @@ def read_nanogpt(path: Path, meta: Path | None = None) -> tuple[GPT, Tokenizer]:
 
 
 def _state(weights: dict[str, Tensor], *, n_kept: int) -> dict[str, Tensor]:
-    """Convert nanoGPT's weights to Hugging Face's GPT-2. Transpose the matrices of blocks, and keep n_kept ids."""
+    """Convert the weights of nanoGPT to the weights of GPT-2 in transformers.
+
+    Transpose the matrices of the blocks. Keep only the first n_kept ids.
+    """
     state = {}
     for full_name, weight in weights.items():
         name = full_name.removeprefix(COMPILED_PREFIX)
@@ -83,7 +87,7 @@ def _state(weights: dict[str, Tensor], *, n_kept: int) -> dict[str, Tensor]:
 
 
 def _characters(meta: Path) -> CharTokenizer:
-    """Return the tokenizer of nanoGPT's meta.pkl; raise UserError for any other file."""
+    """Return the tokenizer in the file meta.pkl of nanoGPT. Raises UserError if the file is a different file."""
     try:
         values = read_pickle(meta)
         characters = [values["itos"][i] for i in range(len(values["itos"]))]
@@ -95,5 +99,5 @@ def _characters(meta: Path) -> CharTokenizer:
         raise
     except Exception as error:  # a pickle may contain anything and cause errors of any class
         raise UserError(
-            f"{meta} must be nanoGPT's meta.pkl of a character dataset ({error})"
+            f"{meta} must be nanoGPT's meta.pkl for a character dataset ({error})"
         ) from None

@@ -1,4 +1,4 @@
-"""Read a folder of a Hugging Face model, from safetensors and JSON, without running any code in it."""
+"""Read a Hugging Face model from the safetensors and JSON files in a folder. No code in the folder is run."""
 
 import os
 from pathlib import Path
@@ -20,7 +20,7 @@ from gptmini.user_error import UserError
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 GPT2_PREFIX = "transformer."
-# Suffixes of tensors that are not weights: masks in older GPT-2 files, and rotary frequencies.
+# Suffixes of tensors that are not weights. Older GPT-2 files contain masks, and some files contain rotary frequencies.
 NO_WEIGHTS = (".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq")
 
 
@@ -32,13 +32,13 @@ def _in_a_list(value: object) -> object:
 
 
 class Ends(TypedDict, total=False):
-    """One or several ids that end a sample, in config.json and generation_config.json."""
+    """The ids that end a sample, as in config.json and generation_config.json. There may be one id or several ids."""
 
     eos_token_id: Annotated[list[NonNegativeInt], BeforeValidator(_in_a_list)]
 
 
 class Index(TypedDict):
-    """The part of a weights index that is read. It maps each tensor to a file in the same folder."""
+    """The part of the weights index that gptmini reads. It maps each tensor to a file in the same folder."""
 
     weight_map: Annotated[dict[str, FileName], Field(min_length=1)]
 
@@ -47,11 +47,11 @@ def read_folder(path: Path) -> tuple[GPT, Tokenizer]:
     """Return the GPT and the tokenizer of a folder.
 
     Args:
-        path: a folder with a model of a supported type. It contains config.json, model.safetensors or its parts, and a
-            tokenizer. The tokenizer is tokenizer.json, or vocab.json with merges.txt.
+        path: a folder with a model of a supported type. The folder contains config.json, model.safetensors or the parts
+            of this file, and a tokenizer. The tokenizer is tokenizer.json, or vocab.json with merges.txt.
 
-    Raises UserError if a file is damaged or pickled, or has settings that GPT does not support. Raises OSError if a
-    file is missing.
+    Raises UserError if a file is damaged or pickled, or if GPT does not support a setting in a file. Raises OSError if
+    a file is missing.
     """
     config, kind = _read_config(path)
     state: dict[str, Tensor] = {}
@@ -70,16 +70,16 @@ def read_folder(path: Path) -> tuple[GPT, Tokenizer]:
 
 
 def read_sizes(path: Path) -> tuple[GPTConfig, Tokenizer]:
-    """Return the model's config and the tokenizer of a folder, without reading weights.
+    """Return the config of the model and the tokenizer in a folder. The weights are not read.
 
-    Raises UserError if a file is damaged or has settings that GPT does not support, and OSError if a file is missing.
+    Raises UserError if a file is damaged, or if GPT does not support a setting. Raises OSError if a file is missing.
     """
     config, kind = _read_config(path)
     return config, _tokenizer_for(config, kind, path)
 
 
 def _read_config(path: Path) -> tuple[GPTConfig, str]:
-    """Return the config of a folder as GPTConfig, and its model type; errors are the same as for read_folder."""
+    """Return the config in a folder as a GPTConfig, and the model type. Raises the same errors as read_folder."""
     file = path / "config.json"
     values = read_json(file)
     try:
@@ -89,38 +89,44 @@ def _read_config(path: Path) -> tuple[GPTConfig, str]:
 
 
 def _tokenizer_for(config: GPTConfig, kind: str, path: Path) -> Tokenizer:
-    """Return the tokenizer of a folder for a model with this config; raise UserError if the tokenizer has more ids."""
+    """Return the tokenizer in a folder for a model with this config.
+
+    Raises UserError if the tokenizer has more ids than the model.
+    """
     ends: list[int] = []
     for file in (path / "config.json", path / "generation_config.json"):
         if file.exists():
             ends += checked(read_json(file), Ends, file).get("eos_token_id", [])
-    # If a config does not have an end id, transformers writes GPT-2's end id, even for a smaller vocabulary.
+    # If a config does not have an end id, transformers writes the end id of GPT-2. This id may exceed the vocabulary.
     ends = [end for end in dict.fromkeys(ends) if end < config.vocab_size]
     return read_tokenizer(path, n_vocab=config.vocab_size, ends=ends, kind=kind)
 
 
 def _weight_files(path: Path) -> list[Path]:
-    """Return the weight files of a folder; raise UserError if weights, or a file of the index, are missing."""
+    """Return the weight files in a folder.
+
+    Raises UserError if there are no weights, or if a file that the index lists is missing.
+    """
     if (path / WEIGHTS).exists():
         return [path / WEIGHTS]
     if not (path / INDEX).exists():
         raise UserError(
-            f"{path} must have {WEIGHTS}, or {INDEX} with its parts; gptmini does not read pickled weights (.bin), "
-            "because they can run code"
+            f"{path} must have {WEIGHTS}, or {INDEX} with the files that the index lists; gptmini does not read "
+            "pickled weights (.bin), because a pickle can run code"
         )
     index = checked(read_json(path / INDEX), Index, path / INDEX)
     names = sorted(set(index["weight_map"].values()))
-    # os.path.exists accepts any name; Path.exists raises errors for some names, such as very long ones.
+    # os.path.exists accepts any name. Path.exists raises errors for some names, such as very long names.
     missing = [name for name in names if not os.path.exists(path / name)]  # noqa: PTH110
     if missing:
         raise UserError(
-            f"{path / INDEX} lists {missing[0]!r:.80}, which is not in the folder; download this file too"
+            f"{path / INDEX} lists {missing[0]!r:.80}, but the folder does not have this file; download this file too"
         )
     return [path / name for name in names]
 
 
 def _with_prefix(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return GPT-2's weights with a prefix before their names. Files of the bare model do not contain this prefix."""
+    """Return the weights of GPT-2 with a prefix before their names. Files of the bare model do not have this prefix."""
     if any(name.startswith(GPT2_PREFIX) for name in state):
         return state
     return {

@@ -1,7 +1,7 @@
 """Read tokenizers of Hugging Face folders.
 
-If gptmini's own tokenizer gives the same ids, it is used. Otherwise, the tokenizers library runs the file. In this
-module, "theirs" are Hugging Face's tokenizers and "ours" are gptmini's tokenizers.
+If a tokenizer of gptmini gives the same ids, gptmini uses its own tokenizer. Otherwise, the tokenizers library runs the
+file. In this module, "theirs" are the tokenizers of Hugging Face and "ours" are the tokenizers of gptmini.
 """
 
 import random
@@ -32,11 +32,12 @@ from gptmini.user_error import UserError
 if TYPE_CHECKING:
     import tokenizers
 
-# Random texts of these words compare our tokenizer with the library's tokenizer. They contain all kinds of pieces.
+# Random texts of these words are used to compare our tokenizer with the tokenizer of the library. The words contain all
+# kinds of pieces.
 LATIN = ("the", " The", " tokenizer", "'s", "'ll", "'", "é", " naïve", "a" * 30)
 OTHERS = (" 1984", "3.14", "==", " (", ")", "_x", "日本", "🙂", "\u0301", "\u017f")
 SPACES = (" ", "  ", "\n", "\n\n    ", "\t", "\u3000", "\xa0")
-N_COMPARED = 2000  # texts
+N_COMPARED = 2000  # number of random texts
 # Keys of tokenizer_config.json for tokens that a chat template may use.
 NAMED_TOKENS = (
     "bos_token",
@@ -47,9 +48,9 @@ NAMED_TOKENS = (
     "cls_token",
     "mask_token",
 )
-# The tokenizer of older GPT-2 folders. These files do not contain the pattern that splits text into pieces.
+# The tokenizer files of older GPT-2 folders. These files do not contain the pattern that splits text into pieces.
 GPT2_FILES = ("vocab.json", "merges.txt")
-# Keys that list more special tokens, in transformers 4 and 5.
+# Keys that list more special tokens in transformers 4 and in transformers 5.
 MORE_TOKENS = ("additional_special_tokens", "extra_special_tokens")
 
 
@@ -61,14 +62,14 @@ class Template(TypedDict):
 
 
 def _named(templates: object) -> object:
-    """Return chat templates as a list of named templates; a string becomes the template named default."""
+    """Return chat templates as a list of named templates. A string becomes the template with the name 'default'."""
     if isinstance(templates, str):
         return [{"name": "default", "template": templates}]
     return [] if templates is None else templates
 
 
 def _string_of(token: Any) -> Any:
-    """Return the string of a token. If the token is an object, tokenizer.json contains its other settings."""
+    """Return the string of a token. A token may be an object; tokenizer.json has the other settings of the token."""
     return token.get("content") if isinstance(token, dict) else token
 
 
@@ -78,23 +79,24 @@ class Templates(TypedDict, total=False):
     chat_template: Annotated[list[Template], BeforeValidator(_named)]
 
 
-# Tokens of tokenizer_config.json by their keys.
+# Maps keys of tokenizer_config.json, such as bos_token, to tokens.
 Tokens = dict[str, Annotated[str | None, BeforeValidator(_string_of)]]
 
 
 def read_tokenizer(
     path: Path, *, n_vocab: int, ends: Sequence[int], kind: str = "gpt2"
 ) -> Tokenizer:
-    """Return the tokenizer of a folder with tokenizer.json, or with vocab.json and merges.txt in older GPT-2 folders.
+    """Return the tokenizer of a folder. Read tokenizer.json, or vocab.json and merges.txt of an older GPT-2 folder.
 
-    The tokenizer is one of gptmini's own if it gives the same ids and the folder has no chat template. Otherwise, the
+    Return a tokenizer of gptmini if it gives the same ids and the folder has no chat template. Otherwise, the
     tokenizers library runs the file.
 
     Args:
         path: the folder.
-        n_vocab: number of ids of the model; the tokenizer may have fewer ids.
-        ends: ids at which a sample ends, from the model's config files. The first id separates documents too.
-        kind: model type. It determines the pattern that splits text. vocab.json and merges.txt do not contain it.
+        n_vocab: number of ids of the model. The tokenizer may have fewer ids.
+        ends: the ids at which a sample ends, from the config files of the model. The first id also separates documents.
+        kind: the model type. It determines the pattern that splits text, because vocab.json and merges.txt do not
+            contain this pattern.
 
     Raises UserError if a file is missing or damaged, or has more ids than the model.
     """
@@ -106,7 +108,7 @@ def read_tokenizer(
     settings = _tokenizer_config(path)
     chat = _chat_of(path, settings)
     is_whole = sorted(by_id) == list(range(n_vocab))
-    has_one_end = len(ends) <= 1  # gptmini's own tokenizers have at most one end id
+    has_one_end = len(ends) <= 1  # a tokenizer of gptmini has at most one end id
     if ours is not None and chat is None and has_one_end and is_whole:
         with library_errors(f"{file}: the tokenizer cannot encode text"):
             if _are_same(theirs, ours):
@@ -127,7 +129,7 @@ def read_tokenizer(
 
 
 def _tokenizer_file(path: Path, kind: str) -> Path:
-    """Return the vocabulary file of a folder; raise UserError if no file determines all ids."""
+    """Return the vocabulary file in a folder. Raises UserError if no file determines all ids of the tokenizer."""
     file = path / "tokenizer.json"
     if file.exists():
         return file
@@ -140,15 +142,15 @@ def _tokenizer_file(path: Path, kind: str) -> Path:
     found = f" (it has {' and '.join(others)})" if others else ""
     source = repr(str(path)) if others else "BASE_MODEL"
     raise UserError(
-        f"{path} is a {kind} model without tokenizer.json{found}; save the fast tokenizer of transformers there: "
-        f"AutoTokenizer.from_pretrained({source}).save_pretrained({str(path)!r})"
+        f"{path} is a {kind} model without tokenizer.json{found}; save the fast tokenizer of transformers in the "
+        f"folder: AutoTokenizer.from_pretrained({source}).save_pretrained({str(path)!r})"
     )
 
 
 def _chat_of(path: Path, settings: dict) -> dict[str, str] | None:
-    """Return the chat template of a folder as chat_template, and the named tokens; None if it has no template.
+    """Return a dict with the chat template of a folder, under the key chat_template, and the named tokens.
 
-    settings is the result of _tokenizer_config.
+    Return None if the folder has no chat template. settings is the result of _tokenizer_config.
     """
     template = settings["chat_template"].get("default")
     if (path / "chat_template.jinja").exists():
@@ -164,7 +166,7 @@ def _chat_of(path: Path, settings: dict) -> dict[str, str] | None:
 
 
 def _tokenizer_config(path: Path) -> dict:
-    """Return the tokenizer_config.json of a folder. chat_template has the templates by name, and tokens are strings.
+    """Return the tokenizer_config.json of a folder. Templates are in a dict by name, and tokens are strings.
 
     Raises UserError if a template or a token has the wrong type.
     """
@@ -177,12 +179,16 @@ def _tokenizer_config(path: Path) -> dict:
 
 
 def _read_theirs(file: Path) -> "tokenizers.Tokenizer":
-    """Load tokenizer.json, or vocab.json with merges.txt, into the library; raise UserError for a damaged file."""
+    """Load tokenizer.json, or vocab.json with merges.txt, with the tokenizers library.
+
+    Raises UserError if a file is damaged.
+    """
     import tokenizers
 
     values = read_json(file)
     if file.name == "vocab.json":
-        file_size(file.with_name("merges.txt"), LARGEST_JSON)  # the library opens this file itself
+        # Check the size here, because the library opens this file itself.
+        file_size(file.with_name("merges.txt"), LARGEST_JSON)
     with library_errors(f"cannot load the tokenizer {file}"):
         if file.name == "vocab.json":
             return _of_vocabulary_and_merges(file)
@@ -193,8 +199,8 @@ def _read_theirs(file: Path) -> "tokenizers.Tokenizer":
 def _of_vocabulary_and_merges(file: Path) -> "tokenizers.Tokenizer":
     """Return GPT-2's tokenizer from vocab.json and merges.txt, with the tokens that other files of the folder add.
 
-    The files are read in the same way as by GPT2Tokenizer of transformers 5.24. Sources: its tokenization_utils_base.py
-    and tokenization_gpt2.py.
+    This function reads the files in the same way as GPT2Tokenizer of transformers 5.24. Sources:
+    tokenization_utils_base.py and tokenization_gpt2.py of transformers.
     """
     import tokenizers
     from tokenizers import AddedToken, decoders, models, pre_tokenizers
@@ -212,7 +218,7 @@ def _of_vocabulary_and_merges(file: Path) -> "tokenizers.Tokenizer":
     )
     theirs.decoder = decoders.ByteLevel()
 
-    # If a named token, such as end-of-text, is in the vocabulary, it is special even if it is not an added token.
+    # A named token, such as end-of-text, may be in the vocabulary without being an added token. It is special too.
     known = [token["content"] for token in added.values()]
     for name in special:
         if name in vocabulary and name not in known:
@@ -222,9 +228,10 @@ def _of_vocabulary_and_merges(file: Path) -> "tokenizers.Tokenizer":
 
 
 def _added_tokens(file: Path, settings: dict) -> tuple[dict[int, dict], list[str]]:
-    """Return the settings of the tokens that were added to a vocab.json, by id, and the strings of all special tokens.
+    """Return the tokens that were added to a vocab.json, and the strings of all special tokens.
 
-    tokenizer_config.json lists added tokens with their settings. In older folders, added_tokens.json has only the ids.
+    The first result maps the id of each added token to the settings of this token. tokenizer_config.json lists added
+    tokens with their settings. In older folders, added_tokens.json has only the ids.
     """
     names: dict = settings
     if "added_tokens_decoder" not in settings:
@@ -234,7 +241,7 @@ def _added_tokens(file: Path, settings: dict) -> tuple[dict[int, dict], list[str
         more = names.get(key) or []
         listed += more.values() if isinstance(more, dict) else more
     special = [_string_of(token) for token in listed]
-    special.append(END_OF_TEXT)  # the default of transformers
+    special.append(END_OF_TEXT)  # transformers uses this token by default
 
     if "added_tokens_decoder" in settings:
         return {int(i): token for i, token in settings["added_tokens_decoder"].items()}, special
@@ -247,13 +254,16 @@ def _added_tokens(file: Path, settings: dict) -> tuple[dict[int, dict], list[str
 
 
 def _json_beside(file: Path, name: str) -> dict:
-    """Return the object of another JSON file in the folder of `file`; empty if it does not exist."""
+    """Return the object in another JSON file of the same folder. Return an empty dict if the file does not exist."""
     beside = file.with_name(name)
     return read_json(beside) if beside.exists() else {}
 
 
 def _ours(theirs: "tokenizers.Tokenizer", tokens: list[str]) -> Tokenizer | None:
-    """Return gptmini's own tokenizer with these tokens, in the order of ids; None if gptmini lacks this kind."""
+    """Return the tokenizer of gptmini that has these tokens. `tokens` is in the order of the ids.
+
+    Return None if gptmini has no such kind of tokenizer.
+    """
     ends = tokens[-1:] == [END_OF_TEXT]
     plain = tokens[:-1] if ends else tokens
     kind = type(theirs.model).__name__
@@ -264,14 +274,14 @@ def _ours(theirs: "tokenizers.Tokenizer", tokens: list[str]) -> Tokenizer | None
     try:
         ranks = [letters_to_bytes(token) for token in plain]
         return BytePairTokenizer(BYTE_PATTERN if ranks == ALL_BYTES else SPLIT_PATTERN, ranks)
-    except (KeyError, UserError):  # a character that is not a letter of a byte, or a missing byte
+    except (KeyError, UserError):  # a character is not a letter of a byte, or a byte is missing
         return None
 
 
 def _are_same(theirs: "tokenizers.Tokenizer", ours: Tokenizer) -> bool:
     """Return whether two tokenizers give the same ids for single tokens, for joined tokens, and for random texts.
 
-    They differ if the library adds ids before a text, because gptmini's own tokenizers do not add ids.
+    Return False if the library adds ids before a text, because the tokenizers of gptmini do not add ids.
     """
     draw = random.Random(0)
     words = [*LATIN, *OTHERS, *SPACES]

@@ -1,4 +1,4 @@
-"""Export gptmini's tokenizers to the tokenizers library, and to files for transformers."""
+"""Export the tokenizers of gptmini to the tokenizers library, and to files for transformers."""
 
 import json
 from pathlib import Path
@@ -26,7 +26,7 @@ def to_tokenizers(tokenizer: Tokenizer) -> "tokenizers.Tokenizer":
     """Return a tokenizer of the tokenizers library that gives the same ids for every text.
 
     There is one exception: the library encodes the string <|endoftext|> in a text as the end-of-text id.
-    Raises UserError unless the tokenizer is one of gptmini's own kinds.
+    Raises UserError unless the tokenizer is a CharTokenizer or a BytePairTokenizer.
     """
     from tokenizers import AddedToken
 
@@ -37,14 +37,14 @@ def to_tokenizers(tokenizer: Tokenizer) -> "tokenizers.Tokenizer":
     else:
         raise UserError(f"cannot export a tokenizer of kind {tokenizer.kind}")
 
-    # Add end-of-text after the model is built, so that its id follows the ids of the model.
+    # Add end-of-text after the model is built. Then the id of end-of-text follows the ids of the model.
     if tokenizer.end_of_text is not None:
         exported.add_special_tokens([AddedToken(END_OF_TEXT, special=True, normalized=False)])
     return exported
 
 
 def _of_characters(tokenizer: CharTokenizer) -> "tokenizers.Tokenizer":
-    """Return a word-level model with a word for each character.
+    """Return a word-level tokenizer that has one word for each character.
 
     A byte-pair model without merges would silently drop unknown characters.
     """
@@ -59,15 +59,15 @@ def _of_characters(tokenizer: CharTokenizer) -> "tokenizers.Tokenizer":
 
 
 def _of_byte_pairs(tokenizer: BytePairTokenizer) -> "tokenizers.Tokenizer":
-    """Return a byte-pair model in which every pair that forms a token is a merge.
+    """Return a byte-pair tokenizer. If two tokens joined together are a token, the pair is a merge.
 
-    transformers converts tiktoken's tokenizers in the same way.
+    transformers converts the tokenizers of tiktoken in the same way.
     """
     import tokenizers
     from tokenizers import Regex, decoders, models, pre_tokenizers
 
     vocabulary = {bytes_to_letters(token): rank for rank, token in enumerate(tokenizer.ranks)}
-    # tiktoken looks up the entire piece before it merges; ignore_merges does the same.
+    # Before tiktoken merges, it looks up the entire piece. The option ignore_merges has the same effect.
     model = models.BPE(vocab=vocabulary, merges=list_merges(tokenizer.ranks), ignore_merges=True)
     exported = tokenizers.Tokenizer(model)
 
@@ -82,10 +82,10 @@ def _of_byte_pairs(tokenizer: BytePairTokenizer) -> "tokenizers.Tokenizer":
 
 
 def list_merges(ranks: list[bytes]) -> list[tuple[str, str]]:
-    """Return the pairs of tokens that form a token, in letters, in merge order.
+    """Return each pair of tokens that forms a token. The pairs are written in letters and are in merge order.
 
-    tiktoken merges two adjacent tokens if their joined bytes are a token. It begins with the pair whose token has the
-    lowest rank. Therefore every pair of tokens that joins to a token is a merge.
+    tiktoken merges two adjacent tokens if their joined bytes are a token. It starts with the pair that forms the token
+    with the lowest rank. Therefore, every pair of tokens that forms a token is a merge.
     """
     rank_of = {token: rank for rank, token in enumerate(ranks)}
     merges = []
@@ -109,13 +109,14 @@ def write_tokenizer(
     published: dict[str, Any] | None = None,
     is_cut: bool = False,
 ) -> None:
-    """Write tokenizer.json and tokenizer_config.json, which transformers reads as PreTrainedTokenizerFast.
+    """Write tokenizer.json and tokenizer_config.json. transformers reads these files as PreTrainedTokenizerFast.
 
     Args:
-        tokenizer, folder: any tokenizer, and an existing folder.
-        context_length: most tokens that the model accepts.
-        published: the tokenizer_config.json of the folder that the tokenizer came from, or None.
-        is_cut: whether the model of that folder accepted more tokens.
+        tokenizer: any tokenizer.
+        folder: an existing folder.
+        context_length: the maximum number of tokens that the model accepts.
+        published: the tokenizer_config.json of the original folder. None if there is no such file.
+        is_cut: whether the model in the original folder accepted more tokens than this model.
     """
     if isinstance(tokenizer, LibraryTokenizer):
         text = tokenizer.text
@@ -128,13 +129,14 @@ def write_tokenizer(
         config = _own_config(tokenizer)
     if published is None or is_cut:
         config["model_max_length"] = context_length
-    # Without this class, transformers 5 builds GPT-2's own tokenizer and drops ignore_merges.
+    # Without this class, transformers 5 builds the tokenizer class of GPT-2 and ignores ignore_merges.
     config["tokenizer_class"] = "PreTrainedTokenizerFast"
 
     if isinstance(tokenizer, LibraryTokenizer) and tokenizer.chat is not None:
         templates = config.get("chat_template")
         config |= tokenizer.chat
-        # A list may have several templates. The tokenizer stores only the template with the name default.
+        # A list may have several templates. The tokenizer stores only the template with the name
+        # 'default'.
         if isinstance(templates, list):
             default = {"name": "default", "template": tokenizer.chat.get("chat_template")}
             config["chat_template"] = [
@@ -145,16 +147,19 @@ def write_tokenizer(
 
 
 def _own_config(tokenizer: Tokenizer) -> dict[str, Any]:
-    """Return the tokenizer_config.json of a tokenizer without published settings; class and length are not included."""
+    """Return the tokenizer_config.json of a tokenizer that has no settings from an original folder.
+
+    The result does not contain the class of the tokenizer and the maximum number of tokens.
+    """
     config: dict[str, Any] = {"clean_up_tokenization_spaces": False}
     for name, i in (
         ("bos_token", bos_id_of(tokenizer)),
         ("eos_token", tokenizer.end_of_text),
-        # Padding a batch of prompts requires a token. Use end-of-text, because it never occurs inside a document.
+        # A token is required to pad a batch of prompts. Use end-of-text, because it never occurs inside a document.
         ("pad_token", tokenizer.end_of_text),
     ):
         if i is not None:
             config[name] = tokenizer.decode([i])
-    # A model continues after the last token of a row, so padding is on the left.
+    # A model continues after the last token of a row. Therefore, the padding is on the left.
     config["padding_side"] = "left"
     return config

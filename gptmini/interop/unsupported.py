@@ -1,4 +1,4 @@
-"""Clear errors for model files that gptmini does not read: peft adapters and GGUF files."""
+"""Raise clear errors for peft adapters and GGUF files, because gptmini does not read these files."""
 
 from pathlib import Path
 
@@ -6,23 +6,23 @@ from gptmini.interop.reading import INDEX, WEIGHTS
 from gptmini.user_error import UserError
 
 GGUF_MAGIC = b"GGUF"  # the first bytes of a GGUF file
-# Names in folders that gptmini reads: weights, a run's checkpoints, or runs.
+# If a folder contains one of these names, gptmini reads it. It is a folder of weights, a run, or a folder of runs.
 READ = (WEIGHTS, INDEX, "config.yaml", "checkpoints", "latest")
-ADAPTER = "adapter_config.json"  # peft writes it next to the weights of an adapter
+ADAPTER = "adapter_config.json"  # peft writes this file next to the weights of an adapter
 
 
 def check_is_supported(path: Path) -> None:
-    """Raise UserError for a peft adapter or a GGUF file, or for a folder that contains only such weights."""
+    """Raise UserError if a path is a peft adapter, a GGUF file, or a folder that contains only such weights."""
     if _is_gguf(path):
         raise _unsupported_gguf(path)
     if not path.is_dir() or any((path / name).exists() for name in READ):
         return
-    if any(path.glob("*/config.yaml")):  # runs with the same name
+    if any(path.glob("*/config.yaml")):  # the folder contains runs with the same name
         return
 
     if (path / ADAPTER).exists():
         raise UserError(
-            f"{path} is a LoRA or other peft adapter, not a model; merge it into its base model: "
+            f"{path} is a LoRA or other peft adapter, not a model; merge the adapter into its base model: "
             f"AutoPeftModelForCausalLM.from_pretrained({str(path)!r}).merge_and_unload().save_pretrained(FOLDER), "
             "save the tokenizer in FOLDER too, and use FOLDER"
         )
@@ -32,7 +32,7 @@ def check_is_supported(path: Path) -> None:
 
 
 def _is_gguf(path: Path) -> bool:
-    """Return whether a path is a GGUF file, with any name."""
+    """Return whether a path is a GGUF file. The file may have any name."""
     if not path.is_file():
         return False
     with path.open("rb") as file:

@@ -102,15 +102,15 @@ def meta(content):
 
 REFUSED = [
     (change(model=Evil()), r"ckpt\.pt must contain only tensors and plain values"),
-    (change(model_args=None), r"ckpt\.pt must have the entries model and model_args of nanoGPT"),
-    (change(model=[]), r"ckpt\.pt must have the entries model and model_args of nanoGPT"),
-    (change(model_args={"n_layer": 1}), r"ckpt\.pt must have the entries model and model_args of"),
+    (change(model_args=None), r"ckpt\.pt must have .* 'model' and 'model_args'"),
+    (change(model=[]), r"ckpt\.pt must have .* 'model' and 'model_args'"),
+    (change(model_args={"n_layer": 1}), r"ckpt\.pt must have .* 'model' and 'model_args'"),
     (
         change_model(transformer__ln_f__weight=...),
-        r"missing: transformer\.ln_f\.weight; unexpected",
+        r"missing weights: transformer\.ln_f\.weight; unexpected",
     ),
     (change_model(transformer__ln_f__weight=torch.ones(1).expand(24)), "only dense tensors"),
-    (change_model(transformer__wte__weight=torch.tensor(1.0)), r"must have the entries model and"),
+    (change_model(transformer__wte__weight=torch.tensor(1.0)), r"must have .* 'model' and"),
     (change_model(transformer__ln_f__weight=torch.ones(2)), "shapes .* match the config: "),
     (meta(pickle.dumps(Evil())), r"meta\.pkl must be nanoGPT's meta\.pkl .* got \S"),
     (
@@ -123,7 +123,7 @@ REFUSED = [
     ),
     (meta(b"\x80\x02Nr\xff\xff\xff\x7f."), r"meta\.pkl must be nanoGPT's .*memo index 21474"),
     (meta(b"junk"), r"meta\.pkl must be nanoGPT's meta\.pkl"),
-    (meta(pickle.dumps({"itos": {0: "a"}})), "has 7 ids, but its tokenizer has 1 .*; .* --meta"),
+    (meta(pickle.dumps({"itos": {0: "a"}})), "has 7 ids, but .* has 1 .*; .* --meta"),
 ]
 
 
