@@ -1,1 +1,1 @@
-"""Talking to a model: chats, the engine that answers many clients at once, and the server."""
+"""Chats with a model, the engine that answers many clients at the same time, and the HTTP server."""

@@ -1,4 +1,4 @@
-"""A conversation with a model: messages, and the answers that the model gives to them."""
+"""A conversation with a model. It consists of messages and of the model's answers to these messages."""
 
 from collections.abc import Generator, Sequence
 from typing import Any
@@ -8,16 +8,20 @@ from gptmini.model import GPT
 from gptmini.tokenizer import Tokenizer
 from gptmini.user_error import UserError
 
-Message = dict[str, Any]  # strings role and content, and other fields that a template may use
+# A message has the strings 'role' and 'content', and may have other fields that a template uses.
+Message = dict[str, Any]
 
 
 class Conversation:
-    """The messages of one chat. The model keeps its keys and values between turns, so a turn encodes only what is new.
+    """The messages of one chat.
+
+    The model keeps its keys and values between turns. Therefore, each turn encodes only the tokens that are new.
 
     Attributes:
-        messages: the messages so far, which a caller may change between answers.
-        n_dropped: messages that the last answer left out, because the conversation has outgrown the context.
-        finish: why the last answer ended: end_of_text, stop or length; None if it was interrupted.
+        messages: the messages so far. A caller may change the messages between answers.
+        n_dropped: number of old messages that the model did not see for the last answer, because the conversation is
+            longer than the context.
+        finish: the reason why the last answer ended: end_of_text, stop or length. None if the answer was interrupted.
     """
 
     def __init__(
@@ -35,10 +39,10 @@ class Conversation:
 
         Args:
             model: a GPT in eval mode.
-            tokenizer: of the model, with a chat template.
-            rules: how to draw tokens; max_new_tokens is the maximum length of an answer.
-            messages: the messages so far.
-            seed: seed of the random numbers of each answer.
+            tokenizer: the tokenizer of the model. It must have a chat template.
+            rules: the rules for sampling tokens. max_new_tokens is the maximum length of an answer.
+            messages: the first messages of the conversation.
+            seed: the seed of the random numbers for each answer.
             stop, ignore_end_of_text: see generate_stream.
 
         Raises UserError if the tokenizer has no chat template.
@@ -56,10 +60,10 @@ class Conversation:
         self._decoder = Decoder(model, reuse=True)
 
     def answer(self) -> Generator[str, None, None]:
-        """Yield the model's answer to the last message in pieces, and add it to the messages.
+        """Yield the answer of the model to the last message in pieces, and add the answer to the messages.
 
-        If the caller stops early, the answer so far is added. Raises UserError if the template refuses the messages, or
-        if the last message does not fit into the context.
+        If the caller stops early, the part of the answer that was yielded is added. Raises UserError if the chat
+        template rejects the messages, or if the last message does not fit into the context.
         """
         prompt, self.n_dropped = prompt_within(
             self.model, self.tokenizer, self.messages, self.rules.max_new_tokens
@@ -88,11 +92,12 @@ class Conversation:
 def prompt_within(
     model: GPT, tokenizer: Tokenizer, messages: Sequence[Message], max_new_tokens: int | None
 ) -> tuple[list[int], int]:
-    """Return the ids of a chat up to its next answer, and how many old messages were left out to make it fit.
+    """Return the ids of a chat up to its next answer, and the number of old messages that were left out.
 
-    The ids leave room for the answer, but for at most half of the context. A system message at the start always stays.
+    Old messages are left out if the chat does not fit into the context together with the answer. The space for the
+    answer is at most half of the context. If the first message is a system message, it is never left out.
 
-    Raises UserError if the template refuses the messages, or if the last message alone does not fit.
+    Raises UserError if the chat template rejects the messages, or if the last message alone does not fit.
     """
     context = model.config.longest_input
     room = context - min(max_new_tokens or context, context // 2)
@@ -100,7 +105,7 @@ def prompt_within(
     first = list(messages[:n_first])
     for n_dropped in range(len(messages)):
         kept = messages[n_first + n_dropped :]
-        # The oldest message that stays must not be an answer, because templates start with a question.
+        # The oldest message that is kept must not be an answer, because templates expect a question first.
         if n_dropped and kept and kept[0]["role"] == "assistant":
             continue
         ids = tokenizer.chat_encoder.prompt([*first, *kept])
@@ -111,5 +116,6 @@ def prompt_within(
     if messages and len(ids) <= context:
         return ids, n_dropped
     raise UserError(
-        f"the last message must have fewer than {context} tokens together with the template, got {len(ids)}; shorten it"
+        f"the last message and the template must have at most {context} tokens together, got {len(ids)}; "
+        "shorten the message"
     )

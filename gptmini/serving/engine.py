@@ -1,4 +1,4 @@
-"""One decoder for the requests of many clients, in a thread of its own."""
+"""One decoder that answers the requests of many clients. It runs in its own thread."""
 
 import queue
 import threading
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 @dataclass(eq=False, kw_only=True)
 class Request:
-    """Text that a client wants: a prompt and how to continue it."""
+    """A client's request for text. It contains a prompt and the rules for its continuation."""
 
     prompt: Sequence[int]  # at least one id
     rules: Rules
@@ -27,38 +27,39 @@ class Request:
     ignore_end_of_text: bool = False
     log_probabilities: bool = False
     n_likeliest: int = 0
-    leading: str = ""  # removed from the start of the answer
+    leading: str = ""  # this text is removed from the start of the answer
 
 
 class AnswerPiece(NamedTuple):
     """The text that one token adds to an answer."""
 
-    text: str  # text that is certain after this token; often empty, for example within a character
+    text: str  # the text that is certain after this token; empty, for example, inside a character
     token: int
-    log_probability: float | None  # in nats; None if the request did not ask for it
+    log_probability: float | None  # in nats; None if the request did not ask for log-probabilities
     likeliest: list[tuple[int, float]]  # the most probable tokens and their log-probabilities
-    finish: str | None  # reason of the end in the last piece: end_of_text, stop or length
+    finish: str | None  # in the last piece, why the answer ended: end_of_text, stop or length
 
 
 class QueueFullError(Exception):
-    """Too many requests wait already."""
+    """The error that is raised if too many requests are waiting."""
 
 
 @dataclass(eq=False)
 class Answer:
-    """A request that is being answered. deliver receives its pieces, or the error that ended it."""
+    """A request that is being answered. `deliver` receives the pieces of the answer, or the error that ended it."""
 
     request: Request
     deliver: Callable[[AnswerPiece | UserError], None]
     text: TextStream
-    sample: int | None = None  # number of the decoder's sample; None while it waits for the thread
-    is_over: bool = field(default=False)  # ended or cancelled
+    sample: int | None = None  # number of the sample in the decoder; None while the request waits
+    is_over: bool = field(default=False)  # whether the answer has ended or was cancelled
 
 
 class Engine:
-    """Answers requests in one batch; requests never change each other's answers.
+    """Answers requests in one batch. A request never changes the answer to another request.
 
-    A row of the batch keeps its keys and values after an answer, so the next turn of a chat encodes only what is new.
+    A row of the batch keeps its keys and values after an answer. Therefore, the next turn of a chat encodes only the
+    tokens that are new.
     """
 
     def __init__(
@@ -67,8 +68,8 @@ class Engine:
         """Start the thread.
 
         Args:
-            model: a GPT in eval mode, which nobody else may use until close.
-            tokenizer: of the model.
+            model: a GPT in eval mode. Other threads must not use the model until `close` is called.
+            tokenizer: the tokenizer of the model.
             batch_size: maximum number of requests that are answered at the same time.
             max_waiting: maximum number of requests that wait for a row.
         """
@@ -76,29 +77,30 @@ class Engine:
         self.tokenizer = tokenizer
         self.max_open = batch_size + max_waiting
         self._decoder = Decoder(model, batch_size=batch_size, reuse=True)
-        # Calls for the thread, in their order; None ends it.
+        # The functions that the thread calls, in order. None ends the thread.
         self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._answers: dict[
             int, Answer
-        ] = {}  # by the number of their sample; only the thread uses it
+        ] = {}  # maps the number of a sample to its answer; only the thread uses this dict
         self._lock = threading.Lock()
         self._n_open = 0
-        self._idle = threading.Event()  # set while no request is open
+        self._idle = threading.Event()  # this event is set while no request is open
         self._idle.set()
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self._thread.start()
 
     @property
     def n_open(self) -> int:
-        """Number of requests that wait or are being answered."""
+        """The number of requests that are waiting or are being answered."""
         return self._n_open
 
     def submit(
         self, request: Request, deliver: Callable[[AnswerPiece | UserError], None]
     ) -> Answer:
-        """Queue a request; the thread calls deliver for each piece of the answer, and must not be kept waiting by it.
+        """Queue a request. The thread calls `deliver` for each piece of the answer.
 
-        Raises QueueFullError if too many requests wait.
+        `deliver` must return immediately, because the thread cannot work before that. Raises QueueFullError if too many
+        requests are waiting.
         """
         text = TextStream(
             self.tokenizer,
@@ -117,34 +119,37 @@ class Engine:
         return answer
 
     def cancel(self, answer: Answer) -> None:
-        """End an answer early, for example because its client is gone; do nothing if it has ended."""
+        """End an answer early, for example because the client has disconnected. Do nothing if the answer has ended."""
         self._calls.put(lambda: self._end(answer))
 
     def call(self, function: Callable[[], T]) -> "Future[T]":
-        """Run a function in the thread, between two tokens, because only the thread may use the model."""
+        """Run a function in the thread, between two tokens. Only the thread may use the model."""
         future: Future[T] = Future()
 
         def run() -> None:
             try:
                 future.set_result(function())
-            except Exception as error:  # of any class: the caller gets it
+            except Exception as error:  # the error may have any class; the caller receives it
                 future.set_exception(error)
 
         self._calls.put(run)
         return future
 
     def close(self, seconds: float) -> bool:
-        """Let open requests finish for so many seconds, and end the thread; return whether all have finished."""
+        """Wait up to this number of seconds until all open requests have finished. Then end the thread.
+
+        Return whether all requests have finished.
+        """
         have_finished = self._idle.wait(seconds)
         self._calls.put(None)
         self._thread.join()
         return have_finished
 
     def _run(self) -> None:
-        """Take calls and draw tokens until close."""
+        """Run the calls in the queue and sample tokens until `close` is called."""
         while True:
             try:
-                # Wait only if there is nothing to draw.
+                # Wait for a call only if there is no answer to continue.
                 call = self._calls.get(block=not self._answers)
             except queue.Empty:
                 self._draw()
@@ -154,7 +159,7 @@ class Engine:
             call()
 
     def _start(self, answer: Answer) -> None:
-        """Give the answer's request to the decoder."""
+        """Give the request of an answer to the decoder."""
         request = answer.request
         answer.sample = self._decoder.add(
             request.prompt,
@@ -167,11 +172,12 @@ class Engine:
         self._answers[answer.sample] = answer
 
     def _draw(self) -> None:
-        """Draw a token for each answer in the batch, and deliver the pieces."""
+        """Sample one token for each answer in the batch, and deliver the pieces of text."""
         try:
             drawn = self._decoder.draw()
         except UserError as error:
-            # The logits of a request were not finite; the decoder cannot tell the others' apart.
+            # The logits of a request were not finite. The decoder does not know which request it was. Therefore, all
+            # answers end.
             for answer in list(self._answers.values()):
                 answer.deliver(error)
                 self._end(answer)
@@ -185,7 +191,7 @@ class Engine:
                 self._end(answer)
 
     def _end(self, answer: Answer) -> None:
-        """Free the answer's row."""
+        """Free the row that an answer uses in the batch."""
         if answer.is_over:
             return
         answer.is_over = True

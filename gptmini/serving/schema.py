@@ -1,6 +1,6 @@
-"""What clients of OpenAI's API send, and what they receive.
+"""The requests that clients of OpenAI's API send, and the responses that they receive.
 
-Source: https://platform.openai.com/docs/api-reference, completions and chat.
+Source: https://platform.openai.com/docs/api-reference, the pages about completions and chat.
 """
 
 import time
@@ -12,12 +12,12 @@ from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt, 
 from gptmini.serving.engine import AnswerPiece
 from gptmini.tokenizer import Tokenizer
 
-MOST_CHOICES = 128  # of one request, as OpenAI allows
-MOST_LIKELIEST = 20  # tokens with log-probabilities next to each token, as OpenAI allows
-COMPLETION_TOKENS = 16  # OpenAI's default length of a completion
-# Fields that change no answer of a single model; clients may send them.
+MOST_CHOICES = 128  # maximum number of answers to one request; the same limit as in OpenAI's API
+MOST_LIKELIEST = 20  # maximum of top_logprobs; the same limit as in OpenAI's API
+COMPLETION_TOKENS = 16  # length of a completion by default, as in OpenAI's API
+# Clients may send these fields. The fields do not change the answers of a single model.
 IGNORED = {"user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key"}
-# Fields that are accepted with the value that changes nothing.
+# Fields that are accepted only with a value that does not change the answer.
 NEUTRAL: dict[str, tuple] = {
     "best_of": (None, 1),
     "frequency_penalty": (None, 0),
@@ -34,12 +34,12 @@ NEUTRAL: dict[str, tuple] = {
     "reasoning_effort": (None, "none"),
     "verbosity": (None, "medium"),
 }
-# OpenAI's words for why an answer ended.
+# Maps the reason why an answer ended to OpenAI's name for this reason.
 REASONS = {"end_of_text": "stop", "stop": "stop", "length": "length"}
 
 
 class RequestError(Exception):
-    """A request that cannot be answered; its JSON has OpenAI's form."""
+    """The error for a request that cannot be answered. Its JSON has the same form as in OpenAI's API."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class RequestError(Exception):
 
 
 class StreamOptions(BaseModel):
-    """Options of a stream."""
+    """The options of a streamed answer."""
 
     model_config = ConfigDict(extra="ignore", strict=True)
 
@@ -66,7 +66,7 @@ class StreamOptions(BaseModel):
 
 
 class _Sampling(BaseModel):
-    """Fields that both kinds of requests have; None means the server's default."""
+    """The fields that requests for completions and for chats have. None means that the server's default is used."""
 
     model_config = ConfigDict(extra="allow", strict=True)
 
@@ -79,7 +79,7 @@ class _Sampling(BaseModel):
     stop: str | list[str] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    # Extensions, with the names that other servers of open models use too.
+    # These fields are not part of OpenAI's API. Other servers of open models use the same names.
     top_k: PositiveInt | None = None
     min_p: float | None = Field(default=None, gt=0, le=1)
     repetition_penalty: float | None = Field(default=None, ge=1e-3, le=1e3)
@@ -87,7 +87,7 @@ class _Sampling(BaseModel):
 
     @property
     def stops(self) -> list[str]:
-        """The stop strings."""
+        """The strings at which an answer ends."""
         return [self.stop] if isinstance(self.stop, str) else list(self.stop or [])
 
 
@@ -109,7 +109,7 @@ class ChatRequest(_Sampling):
 
 
 class AttentionRequest(BaseModel):
-    """The body of a request to /attention, which the page sends: a text or the messages of a chat."""
+    """The body of a request to /attention, which the web page sends. It has a text or the messages of a chat."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -118,9 +118,9 @@ class AttentionRequest(BaseModel):
 
 
 def parse(kind: type[_Sampling], body: Any) -> Any:
-    """Return a request of a kind from the JSON of its body.
+    """Return a request of the class `kind` from the JSON of its body.
 
-    Raises RequestError if a field is missing, unknown, unsupported, or has a wrong type or value.
+    Raises RequestError if a field is missing, unknown or unsupported, or if a field has a wrong type or value.
     """
     if not isinstance(body, dict):
         raise RequestError("the body must be a JSON object")
@@ -135,24 +135,24 @@ def parse(kind: type[_Sampling], body: Any) -> Any:
         if name in IGNORED:
             continue
         if name not in NEUTRAL:
-            raise RequestError(f"unknown field {name}", param=name)
+            raise RequestError(f"unknown field {name}; remove this field", param=name)
         if value not in NEUTRAL[name]:
             raise RequestError(f"{name} is not supported, got {value!r:.80}", param=name)
     return request
 
 
 class TokenTexts:
-    """The text and the bytes of single tokens, as log-probabilities show them."""
+    """Returns the text and the bytes of single tokens for lists of log-probabilities."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
 
     def text(self, token: int) -> str:
-        """Return the text of a token; an incomplete character becomes U+FFFD."""
+        """Return the text of a token. An incomplete character becomes U+FFFD."""
         return self._tokenizer.decode([token])
 
     def entry(self, token: int, log_probability: float) -> dict[str, Any]:
-        """Return a token with its log-probability, as chats show it."""
+        """Return the entry of a token and its log-probability in the answer to a chat."""
         return {
             "token": self.text(token),
             "logprob": log_probability,
@@ -161,7 +161,7 @@ class TokenTexts:
 
 
 def chat_logprobs(pieces: list[AnswerPiece], texts: TokenTexts) -> dict[str, Any]:
-    """Return the log-probabilities of a chat's answer, or of some of its tokens."""
+    """Return the log-probabilities of the tokens in an answer to a chat, or in a part of the answer."""
     content = []
     for piece in pieces:
         assert piece.log_probability is not None
@@ -175,7 +175,10 @@ def chat_logprobs(pieces: list[AnswerPiece], texts: TokenTexts) -> dict[str, Any
 def completion_logprobs(
     pieces: list[AnswerPiece], texts: TokenTexts, *, offset: int
 ) -> dict[str, Any]:
-    """Return the log-probabilities of a completion, or of some of its tokens, which start at a character offset."""
+    """Return the log-probabilities of the tokens in a completion, or in a part of it.
+
+    offset is the number of characters before the first of these tokens.
+    """
     tokens = [texts.text(piece.token) for piece in pieces]
     offsets = []
     for piece in pieces:
@@ -192,7 +195,7 @@ def completion_logprobs(
 
 
 def usage(n_prompt: int, n_drawn: int) -> dict[str, int]:
-    """Return the counts of tokens."""
+    """Return the numbers of tokens in the prompts, in the answers, and in total."""
     return {
         "prompt_tokens": n_prompt,
         "completion_tokens": n_drawn,
@@ -203,7 +206,7 @@ def usage(n_prompt: int, n_drawn: int) -> dict[str, int]:
 def head(
     kind: Literal["chat.completion", "chat.completion.chunk", "text_completion"], model: str
 ) -> dict[str, Any]:
-    """Return the fields with which each answer starts."""
+    """Return the fields at the start of each response: id, object, created and model."""
     prefix = "cmpl" if kind == "text_completion" else "chatcmpl"
     return {
         "id": f"{prefix}-{uuid.uuid4().hex}",

@@ -1,4 +1,4 @@
-"""The HTTP server: a web page, and an API that OpenAI's clients speak."""
+"""The HTTP server. It has a web page and an API that OpenAI's clients can use."""
 
 import asyncio
 import errno
@@ -44,30 +44,31 @@ from gptmini.settings import first_error
 from gptmini.tokenizer import Tokenizer
 from gptmini.user_error import UserError
 
-FINISHING = 10  # seconds that open answers have at the end
-RETRY_AFTER = 1  # seconds after which a client should try again if the queue is full
-LONGEST_ERROR = 300  # characters of a message
-MOST_SHOWN = 64  # tokens whose attention is shown
+FINISHING = 10  # seconds that open answers have to finish when the server stops
+RETRY_AFTER = 1  # if the queue is full, a client should try again after this number of seconds
+LONGEST_ERROR = 300  # maximum number of characters of an error message
+MOST_SHOWN = 64  # maximum number of tokens for which the web page shows attention
 
 
 @dataclass(frozen=True, kw_only=True)
 class ServerSettings:
-    """What the operator of a server chooses."""
+    """The settings that the operator of a server chooses."""
 
     model: str  # the id of the model
-    defaults: dict[str, Any]  # sampling options of requests that give none, by the names of Rules
+    # Sampling options for requests that do not set these options. The keys are names of fields of Rules.
+    defaults: dict[str, Any]
     seed: int
     stop: Sequence[str] = ()
     ignore_end_of_text: bool = False
-    max_tokens: int  # of an answer, at most
-    max_bytes: int = 2**20  # of a request's body, at most
+    max_tokens: int  # maximum number of tokens of an answer
+    max_bytes: int = 2**20  # maximum number of bytes of a request body
     allowed_hosts: Sequence[str]
     allow_origin: str | None = None
     api_key: str | None = None
 
 
 class Server:
-    """The answers of one model to requests."""
+    """Answers HTTP requests with one model."""
 
     def __init__(
         self,
@@ -75,12 +76,12 @@ class Server:
         tokenizer: Tokenizer,
         settings: ServerSettings,
     ) -> None:
-        """Take an engine.
+        """Create a server.
 
         Args:
-            engine: answers requests.
-            tokenizer: of the model.
-            settings: what the operator chose.
+            engine: the engine that answers requests.
+            tokenizer: the tokenizer of the model.
+            settings: the settings that the operator chose.
         """
         self.engine = engine
         self.tokenizer = tokenizer
@@ -124,7 +125,7 @@ class Server:
         return HTMLResponse(html)
 
     async def health(self, request: HTTPRequest) -> Response:
-        """Return what the page needs to know, and how many requests are open."""
+        """Return the settings that the web page needs, and the number of requests that are open."""
         return JSONResponse(
             {
                 "status": "ok",
@@ -137,7 +138,7 @@ class Server:
         )
 
     async def attention(self, request: HTTPRequest) -> Response:
-        """Return the attention weights (N, H, T, T) of the last tokens of a text or a chat, for the page."""
+        """Return the attention weights (N, H, T, T) of the last tokens of a text or a chat. The web page shows them."""
         body = await _json_of(request, self.settings.max_bytes)
         try:
             asked = AttentionRequest.model_validate(body)
@@ -164,11 +165,11 @@ class Server:
         return JSONResponse({"tokens": [self.texts.text(i) for i in ids], "weights": found})
 
     async def models(self, request: HTTPRequest) -> Response:
-        """List the one model."""
+        """Return a list of all models. The list contains only one model."""
         return JSONResponse({"object": "list", "data": [self._described()]})
 
     async def one_model(self, request: HTTPRequest) -> Response:
-        """Describe the model."""
+        """Return the description of the model."""
         self._check_model(request.path_params["name"])
         return JSONResponse(self._described())
 
@@ -185,7 +186,7 @@ class Server:
             )
 
     async def completions(self, request: HTTPRequest) -> Response:
-        """Continue one or several prompts."""
+        """Return continuations of one or several prompts."""
         asked: CompletionRequest = parse(
             CompletionRequest, await _json_of(request, self.settings.max_bytes)
         )
@@ -222,7 +223,7 @@ class Server:
         return await self._respond(request, asked, requests, n_prompt, choice, kind, kind)
 
     async def chat_completions(self, request: HTTPRequest) -> Response:
-        """Answer the last message of a chat."""
+        """Return answers to the last message of a chat."""
         asked: ChatRequest = parse(ChatRequest, await _json_of(request, self.settings.max_bytes))
         self._check_model(asked.model)
         if asked.top_logprobs and not asked.logprobs:
@@ -264,14 +265,17 @@ class Server:
         )
 
     def _chat_ids(self, messages: list[Any]) -> list[int]:
-        """Return the ids of a chat up to its next answer; UserError if the messages or the template do not allow it."""
+        """Return the ids of a chat up to its next answer.
+
+        Raises UserError if a message has a wrong format, or if the chat template rejects the messages.
+        """
         try:
             return self.tokenizer.chat_encoder.prompt(checked_messages(messages))
         except ChatFormatError as error:
             raise UserError(str(error)) from None
 
     def _prompts(self, prompt: Any) -> list[list[int]]:
-        """Return the ids of each prompt; a prompt may be given as ids already."""
+        """Return the ids of each prompt. A prompt in a request may be a string or a list of ids."""
         is_ids = isinstance(prompt, list) and prompt and isinstance(prompt[0], int)
         several = [prompt] if isinstance(prompt, str) or is_ids else prompt
         if not several:
@@ -285,7 +289,10 @@ class Server:
             raise RequestError(f"prompt: {error!s:.{LONGEST_ERROR}}", param="prompt") from None
 
     def _check_ids(self, ids: list[int]) -> list[int]:
-        """Return the ids of a prompt; RequestError if there is none, if one is unknown, or if they are too many."""
+        """Return the ids of a prompt.
+
+        Raises RequestError if there are no ids or too many ids, or if an id is not in the vocabulary.
+        """
         n_vocab = self.tokenizer.n_vocab
         if not ids:
             raise RequestError("a prompt must have at least one token", param="prompt")
@@ -300,7 +307,7 @@ class Server:
         return ids
 
     def _rules(self, asked: Any, max_tokens: int | None) -> Rules:
-        """Return the rules of a request."""
+        """Return the sampling rules of a request."""
         limit = self.settings.max_tokens
         if max_tokens is not None and max_tokens > limit:
             raise RequestError(
@@ -324,7 +331,7 @@ class Server:
         *,
         leading: str = "",
     ) -> Request:
-        """Return a request for the engine; n_likeliest is None without log-probabilities."""
+        """Return a request for the engine. n_likeliest is None if the client did not ask for log-probabilities."""
         if not all(asked.stops):
             raise RequestError("stop must not be an empty string", param="stop")
         ignore = self.settings.ignore_end_of_text if asked.ignore_eos is None else asked.ignore_eos
@@ -350,7 +357,7 @@ class Server:
         kind: Any,
         kind_of_chunk: Any,
     ) -> Response:
-        """Answer with one JSON object, or with a stream of them."""
+        """Return a response with one JSON object, or with a stream of JSON objects."""
         answers = Answers(self.engine, requests)
         if asked.stream:
             start = head(kind_of_chunk, self.settings.model)
@@ -379,14 +386,14 @@ class Server:
         choice: Callable[..., dict],
         start: dict[str, Any],
     ) -> AsyncIterator[str]:
-        """Yield the events of a stream; closing it cancels the answers."""
+        """Yield the events of a stream. If the stream is closed, the answers are cancelled."""
         has_usage = asked.stream_options is not None and asked.stream_options.include_usage
         if has_usage:
             start = start | {"usage": None}
         n_drawn = 0
         offsets = [0] * len(answers)
         is_first = [True] * len(answers)
-        # Pieces without text wait for the next one, so that no chunk is empty.
+        # A piece without text is sent together with the next piece that has text. Therefore, no chunk is empty.
         held: list[list[AnswerPiece]] = [[] for _ in range(len(answers))]
         try:
             async for index, piece in answers.until(None):
@@ -409,10 +416,10 @@ class Server:
 
 
 class Answers:
-    """The answers to the requests of one client, whose pieces come from the engine's thread."""
+    """The answers to the requests of one client. The thread of the engine delivers the pieces of the answers."""
 
     def __init__(self, engine: Engine, requests: Sequence[Request]) -> None:
-        """Submit the requests; RequestError if the queue is full."""
+        """Submit the requests to the engine. Raises RequestError if the queue is full."""
         self._engine = engine
         self._pieces: asyncio.Queue[tuple[int, AnswerPiece | UserError]] = asyncio.Queue()
         self._loop = asyncio.get_running_loop()
@@ -423,7 +430,7 @@ class Answers:
         except QueueFullError:
             self.cancel()
             raise RequestError(
-                "too many requests; try again later",
+                "too many requests are waiting; try again later",
                 status=503,
                 kind="server_error",
                 code="overloaded",
@@ -436,16 +443,16 @@ class Answers:
 
     def _deliver_to(self, index: int) -> Callable[[AnswerPiece | UserError], None]:
         def deliver(piece: AnswerPiece | UserError) -> None:
-            # The loop is closed if the server has given up on this answer at its end.
+            # The event loop is closed if the server has stopped before this answer has ended.
             if not self._loop.is_closed():
                 self._loop.call_soon_threadsafe(self._pieces.put_nowait, (index, piece))
 
         return deliver
 
     async def until(self, gone: "asyncio.Future | None") -> AsyncIterator[tuple[int, AnswerPiece]]:
-        """Yield the number of an answer and its next piece, until all have ended or the client is gone.
+        """Yield the number of an answer and the next piece of this answer, until all answers have ended.
 
-        Raises RequestError if the engine fails.
+        Raises RequestError if the engine fails, or if the client closes the connection before that.
         """
         n_open = len(self._answers)
         while n_open:
@@ -463,15 +470,15 @@ class Answers:
             n_open -= piece.finish is not None
 
     def cancel(self) -> None:
-        """Free the rows of answers that have not ended."""
+        """Cancel all answers that have not ended."""
         for answer in self._answers:
             self._engine.cancel(answer)
 
 
 class Guard:
-    """Refuses requests without the API key, and bodies of another content type than JSON.
+    """Rejects requests that do not have the API key, and request bodies with a content type other than JSON.
 
-    A page of another site can send a form or plain text without asking, but not JSON.
+    Browsers allow a web page of a different site to send a form or plain text without permission, but not JSON.
     """
 
     def __init__(self, app: ASGIApp, *, api_key: str | None) -> None:
@@ -479,7 +486,7 @@ class Guard:
         self.api_key = api_key
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer with an error, or pass the request on."""
+        """Answer the request with an error, or pass the request to the application."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
@@ -495,7 +502,7 @@ class Guard:
             given = request.headers.get("authorization", "").removeprefix("Bearer ")
             if not hmac.compare_digest(given.encode(), self.api_key.encode()):
                 raise RequestError(
-                    "missing or wrong API key; send the header Authorization: Bearer KEY",
+                    "the API key is missing or wrong; send the header Authorization: Bearer KEY",
                     status=401,
                     code="invalid_api_key",
                 )
@@ -503,20 +510,23 @@ class Guard:
             return
         content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if content_type != "application/json":
-            raise RequestError("the content type must be application/json", status=415)
+            raise RequestError("the header Content-Type must be application/json", status=415)
 
 
 async def _json_of(request: HTTPRequest, limit: int) -> Any:
-    """Return the JSON of the body; RequestError if it has more than limit bytes or is not JSON."""
+    """Return the parsed JSON of a request body.
+
+    Raises RequestError if the body has more than `limit` bytes, or if the body is not JSON.
+    """
     body = bytearray()
     async for chunk in request.stream():
         body += chunk
         if len(body) > limit:
-            raise RequestError(f"the body must have at most {limit} bytes", status=413)
+            raise RequestError(f"the request body must have at most {limit} bytes", status=413)
     try:
         return json.loads(body)
     except (ValueError, RecursionError):
-        raise RequestError("the body must be valid JSON") from None
+        raise RequestError("the request body must be valid JSON") from None
 
 
 async def _disconnected(request: HTTPRequest) -> None:
@@ -556,19 +566,21 @@ async def _failed(request: HTTPRequest, error: Exception) -> Response:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Return a socket that listens; UserError if the address is unknown or the port is taken."""
+    """Return a socket that listens. Raises UserError if the address is unknown, or if the port is in use."""
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         return socket.create_server((host, port), family=family)
     except OSError as error:
         remedy = (
-            "use another --port" if error.errno == errno.EADDRINUSE else "check --host and --port"
+            "use a different --port"
+            if error.errno == errno.EADDRINUSE
+            else "check --host and --port"
         )
         raise UserError(f"cannot listen on {host}:{port}: {error.strerror}; {remedy}") from None
 
 
 def run(app: Starlette, listening: socket.socket) -> None:
-    """Serve until SIGINT or SIGTERM; open answers then have FINISHING seconds to end."""
+    """Run the server until SIGINT or SIGTERM. After the signal, open answers have FINISHING seconds to finish."""
     config = uvicorn.Config(
         app,
         log_level="warning",
