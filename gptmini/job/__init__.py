@@ -1,1 +1,1 @@
-"""Training jobs: a run from its settings to its end, a sweep of runs, and their console output."""
+"""Training jobs. A job trains one run or a sweep of runs, and prints lines on the console."""

@@ -34,7 +34,7 @@ MANY_PASSES = 4
 
 
 class Announcer:
-    """Prints lines about a run: a topic of at most eight letters, followed by one or more texts."""
+    """Prints lines about a run. Each line starts with a topic of at most eight letters; one or more texts follow."""
 
     def __init__(
         self, console: "ConsoleLogger", typed: "Typed", loggers: "Sequence[Logger]"
@@ -129,7 +129,7 @@ class Announcer:
     def _print_passes(self, module: "GPTModule") -> None:
         """Print the number of passes over each source of tokens, and warn of more than MANY_PASSES.
 
-        Do not warn if the run has a time limit, because its number of steps is unknown.
+        Do not warn if the run has a time limit, because the number of steps of such a run is unknown.
         """
         settings = module.settings
         sources = module.store.sources
@@ -150,7 +150,7 @@ class Announcer:
                 name = source.name or "the text"
                 remedy = f", lower the weight of {name}" if source.name else ""
                 warnings.append(
-                    f"{passes:,.1f} passes over {name}; each pass after pass {MANY_PASSES} helps less "
+                    f"{passes:,.1f} passes over {name}: each pass after pass {MANY_PASSES} helps less "
                     f"(Muennighoff et al. 2023); add text{remedy} or lower trainer.max_steps"
                 )
 
@@ -158,7 +158,10 @@ class Announcer:
             self.print_topic("warning", warning)
 
     def _print_batch(self, settings: "TrainerSettings") -> None:
-        """Print how a step's sequences are split into micro-steps and over devices, if they are split."""
+        """Print how the sequences of a step are split into micro-steps and over devices.
+
+        Print nothing if they are not split.
+        """
         n_micro_steps = settings.n_micro_steps
         if n_micro_steps == 1 and settings.n_ranks == 1:
             return
@@ -178,7 +181,7 @@ class Announcer:
         max_steps = module.settings.max_steps
         self.print_topic("resume", f"{state.path}, step {state.step} of {max_steps}")
 
-        # The schedule depends on the number of steps, so the learning rate jumps if this number has changed.
+        # The schedule depends on the number of steps. If this number has changed, the learning rate jumps.
         if state.max_steps != max_steps:
             before = module.peak_lr * module.schedule(state.step, max_steps=state.max_steps)
             now = module.peak_lr * module.schedule(state.step, max_steps=max_steps)
@@ -188,7 +191,7 @@ class Announcer:
             )
 
     def print_stop(self, reason: "StopReason", step: int, run: "Run") -> None:
-        """Print why and at which step the run stopped, its checkpoint, and the command that resumes it."""
+        """Print why and at which step the run stopped, its latest checkpoint, and the command that resumes the run."""
         last = run.folder / "checkpoints" / "last.ckpt"
         if reason.between_steps and last.exists():
             saved = f"saved as {last}"
@@ -204,7 +207,7 @@ class Announcer:
     def print_done(self, trainer: "Trainer", run: "Run", *, n_steps: int, seconds: float) -> None:
         """Print how long the run took, and the reason if a callback ended it early.
 
-        n_steps and seconds count from the start of this command, which may have resumed the run.
+        The arguments n_steps and seconds count from the start of this command. This command may have resumed the run.
         """
         from gptmini.training.loggers.console import duration
 
@@ -229,7 +232,7 @@ class Announcer:
 
         Args:
             module: the trained model with its last evaluation.
-            best: the validation with the lowest loss; None if no best checkpoint was saved.
+            best: the validation with the lowest loss, or None if no best checkpoint was saved.
             keeps_best: whether callbacks.checkpoints is on.
             samples: the last texts that the model generated.
             folder: the run's folder.
@@ -258,7 +261,7 @@ class Announcer:
 
 
 def with_prefix(number: float, unit: str) -> str:
-    """Return a number from 0 to 10^15 with the SI prefix that leaves 1 to 3 digits before the point: 7.1 MFLOP."""
+    """Return a number from 0 to 10^15 with an SI prefix, such as 7.1 MFLOP, with 1 to 3 digits before the point."""
     prefixes = ("", "k", "M", "G", "T")
     for prefix in prefixes:
         # From 999.95 on, rounding would give 1000.0.
@@ -276,8 +279,8 @@ def tensorboard_command(root: Path) -> str:
 def resume_command(run: "Run", typed: "Typed") -> str:
     """Return the command that resumes a run.
 
-    It repeats --config-dir and the overrides that add the user's own callbacks and loggers, because gptmini does not
-    build a class that only a stored configuration names.
+    The command repeats --config-dir and the overrides that add the user's own callbacks and loggers, because gptmini
+    does not build a class that only a stored configuration names.
     """
     arguments = [
         as_override("resume", as_argument(run.folder)),
@@ -289,7 +292,7 @@ def resume_command(run: "Run", typed: "Typed") -> str:
 
 
 def make_console(kind: str) -> "Console":
-    """Return the console of a run; kind is auto, lines or quiet."""
+    """Return the console of a run. The argument kind is 'auto', 'lines' or 'quiet'."""
     from gptmini.training.loggers.console import BrokenPipeConsole
 
     # Notebooks and CI servers set FORCE_COLOR. With it, Rich would draw a progress bar, although the cursor cannot move
@@ -311,7 +314,10 @@ def open_announcer(
     loggers: "Sequence[Logger]",
     typed: "Typed",
 ) -> Announcer:
-    """Return the announcer of a run that has started; it prints to the console and to the run's train.log."""
+    """Return the announcer of a run that has started.
+
+    The announcer prints to the console and to the run's train.log.
+    """
     from rich.console import Console
 
     from gptmini.training import EventLogger, MetricsLogger
@@ -336,7 +342,7 @@ def open_announcer(
     for logger in loggers:
         if isinstance(logger, MetricsLogger):
             logger.on_error = lambda error: announcer.print_topic(
-                "metrics", f"cannot write metrics.jsonl, so points are lost: {error.strerror}"
+                "metrics", f"cannot write metrics.jsonl ({error.strerror}); some metrics are lost"
             )
         if isinstance(logger, EventLogger):
             logger.on_error = lambda error: announcer.print_topic(
@@ -357,7 +363,7 @@ def print_end(
 ) -> None:
     """Print how a run ended, and requeue its Slurm job if trainer.requeue is set.
 
-    seconds is how long the command took.
+    The argument seconds is how long the command took.
     """
     from gptmini.training import Samples
 

@@ -1,4 +1,4 @@
-"""gptmini train as a Python function, which trains in the calling process."""
+"""Train from Python as gptmini train does, but in the calling process."""
 
 from collections.abc import Sequence
 
@@ -16,8 +16,8 @@ def train_from_python(overrides: Sequence[str]) -> TrainingResult:
     Args:
         overrides: command-line overrides, each written as KEY=VALUE or GROUP=NAME.
 
-    Raises UserError if an override, a value or the text is wrong, or if more than one device is requested: several
-    devices require the command.
+    Raises UserError if an override, a value or the text is wrong. Also raises UserError if more than one device is
+    requested, because only the command gptmini train can use several devices.
     """
     # Turn errors of pydantic, Hydra and Lightning into UserError, so that callers catch one class.
     try:

@@ -1,7 +1,7 @@
-"""The key budget=: choose the sizes and the steps of a new run for its text, its machine and a time limit.
+"""Implement the key budget=: choose the sizes and the steps of a new run for its text, its machine and a time limit.
 
 Command-line overrides and the values of an experiment are kept. gptmini.training.budget.search chooses all other
-values; the run's configuration stores them as plain numbers.
+values. The run's configuration stores the chosen values as plain numbers.
 """
 
 import time
@@ -23,17 +23,18 @@ if TYPE_CHECKING:
     from gptmini.training.budget.law import Text
     from gptmini.training.budget.search import Candidate, Search
 
-# After this many bytes, stop reading the text and estimate its total size from the fraction of its files that was read.
+# After this many bytes, stop reading the text. Then estimate the total size of the text from the fraction of its
+# files that was read.
 ENOUGH = 50_000_000
 
 
 class BudgetChoice(NamedTuple):
-    """The values chosen for a run, and its tokens."""
+    """The values that were chosen for a run, and the tokens of the run."""
 
     changes: Mapping[str, Any]  # values by dotted key, for build_settings
     store: "TokenStore"
     prepared_now: bool
-    lines: Sequence[str]  # for the user: the chosen values and the reason
+    lines: Sequence[str]  # tell the user the chosen values and the reason
 
 
 class BudgetChooser:
@@ -63,7 +64,7 @@ class BudgetChooser:
         self.deadline = began + (settings.root.seconds or 0.0) - AROUND
 
     def choose(self) -> BudgetChoice:
-        """Choose the vocabulary and the sizes, open the tokens, then choose the steps.
+        """Choose the vocabulary and the sizes, then open the tokens, then choose the number of steps.
 
         Raises UserError if the text cannot be read, or if the time runs out before training starts. Raises
         pydantic.ValidationError if no sizes fit the overrides.
@@ -75,7 +76,7 @@ class BudgetChooser:
         corpus = self.settings.text()
         candidates: list[Candidate] = []
         # If the vocabulary size is chosen here, choose it before building the tokenizer. Token files have their own
-        # tokenizer. The sources of a mixture may also have their own tokenizer.
+        # tokenizer. The sources of a mixture may have their own tokenizer, too.
         chooses_vocabulary = (
             self._is_open("tokenizer.vocab_size")
             and "vocab_size" in self.settings.plain["tokenizer"]
@@ -106,7 +107,8 @@ class BudgetChooser:
     def _choose_sizes(self, text_of: "Callable[[int], Text]") -> "list[Candidate]":
         """Choose the vocabulary, the model sizes and the batch size; return the models that were compared.
 
-        text_of takes a model width. It returns the size of the text, counted in tokens that suit a model of this width.
+        The function text_of takes the width of a model. It returns the size of the text. The size is counted in tokens
+        that suit a model of this width.
         """
         from gptmini.training.budget.search import best_of
 
@@ -142,7 +144,10 @@ class BudgetChooser:
         )
 
     def _choose_steps(self, store: "TokenStore", text: "Text") -> float:
-        """Choose the steps that fill the remaining time, and how often to validate; return the seconds per step."""
+        """Choose the number of steps that fill the remaining time, and how often to validate.
+
+        Return the seconds per step.
+        """
         from gptmini.training.assembling import assemble
         from gptmini.training.budget import timing
 
@@ -171,7 +176,7 @@ class BudgetChooser:
     def _lines(
         self, candidates: "Sequence[Candidate]", text: "Text", seconds_a_step: float
     ) -> list[str]:
-        """Return lines with the chosen values and the reason."""
+        """Return lines that show the chosen values and explain why budget= chose them."""
         model = self.settings.model
         trainer = self.settings.trainer
         n_tokens = trainer.global_batch_size * model.context_length
@@ -200,7 +205,7 @@ class BudgetChooser:
         return not of_source and not is_requested(key, self.typed)
 
     def _apply(self, changes: Mapping[str, Any]) -> None:
-        """Apply chosen values to the settings; skip keys that are not open."""
+        """Apply chosen values to the settings. Skip the keys that budget= may not choose."""
         changes = {key: value for key, value in changes.items() if self._is_open(key)}
         self.changes |= changes
 
@@ -223,7 +228,7 @@ class BudgetChooser:
         check_model(self.settings.model, settings.callbacks, settings.root.frozen)
 
     def _seconds_left(self) -> float:
-        """Return the seconds that remain for training; raise UserError if no time remains."""
+        """Return the seconds that remain for training. Raise UserError if no time remains."""
         left = self.deadline - time.monotonic()
         if left <= 0:
             raise self._too_short("the time ran out before training started")
@@ -233,7 +238,7 @@ class BudgetChooser:
         """Return the error for a budget that leaves no time to train."""
         return UserError(
             f"budget={self.settings.root.budget} leaves no time to train: {reason}; raise budget=, or run gptmini "
-            "prepare before gptmini train, both with the same tokenizer.vocab_size="
+            "prepare before gptmini train and give both commands the same tokenizer.vocab_size="
         )
 
     def _report(self, phase: str) -> None:
@@ -245,7 +250,7 @@ class BudgetChooser:
     def _with_deadline(
         self, on_progress: "Callable[[Progress], None]"
     ) -> "Callable[[Progress], None]":
-        """Wrap on_progress so that it raises UserError once the time is over."""
+        """Return a function that calls on_progress, but raises UserError once the time is over."""
 
         def report(progress: "Progress") -> None:
             self._seconds_left()
@@ -255,7 +260,7 @@ class BudgetChooser:
 
 
 def why(candidates: "Sequence[Candidate]") -> list[str]:
-    """Return a line with the predicted losses of the next narrower and the next wider model."""
+    """Return a line that compares the predicted losses of the next narrower and the next wider model with the best."""
     from gptmini.training.budget.search import best_of
 
     best = best_of(candidates)
@@ -269,9 +274,9 @@ def why(candidates: "Sequence[Candidate]") -> list[str]:
 
 
 def bytes_to_train_on(corpus: "Corpus") -> int:
-    """Return the number of UTF-8 bytes to train on; estimate it for a large text."""
+    """Return the number of UTF-8 bytes to train on. For a large text, estimate this number."""
     n_bytes = 0  # bytes of all documents that were read
-    n_held_out = 0  # bytes of those documents that the corpus itself holds out
+    n_held_out = 0  # bytes of the documents that the corpus itself holds out
     for document in corpus.documents():
         n_of_document = len(document.text.encode())
         n_bytes += n_of_document

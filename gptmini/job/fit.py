@@ -29,13 +29,15 @@ def fit(
 ) -> "tuple[Trainer, StopReason]":
     """Train until the last step, or until a signal, the time limit or a callback ends the run.
 
+    Return the trainer, and the reason why training stopped.
+
     Args:
-        ranks: the ranks of the run; they start to train together.
+        ranks: the ranks of the run. All ranks start to train together.
         settings: the parts of the configuration.
         module: the model with its tokens.
         data: the batches.
-        run: the run; it has started.
-        loggers: the loggers of the run; on the first rank, the console is one of them.
+        run: the run, which has started already.
+        loggers: the loggers of the run. On the first rank, one of these loggers is the console.
         began: start of the command, in seconds of time.monotonic. The time limit counts from it.
     """
     from gptmini.runs import RunStatus, write_status

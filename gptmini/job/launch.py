@@ -21,7 +21,7 @@ class RanksFailed(UserError):
 
     Args:
         code: exit code of the first rank that failed.
-        killed: one text for each rank that a signal killed; the text names the rank. All other ranks have printed their
+        killed: one text for each rank that a signal killed. The text names the rank. All other ranks have printed their
             error.
     """
 
@@ -39,13 +39,14 @@ def start_ranks(settings: "TrainerSettings", folder: str | None, typed: "Typed")
     on to the ranks. A second Ctrl-C ends the ranks immediately. If this process dies, its ranks save and exit.
 
     Args:
-        settings: the trainer settings; devices is a number.
+        settings: the trainer settings. The field 'devices' must be a number, not 'auto'.
         folder: the value of folder=. In a job of -m, the value may already contain the number of the job.
         typed: the overrides of the run.
 
     Raises RanksFailed if a rank exits with a code other than 0. Raises SystemExit if a signal ended the run.
     """
-    # Import logging only here. It registers an exit handler, and with such a handler, a program cannot end immediately.
+    # Import logging only here, because logging registers an exit handler. With an exit handler, a program cannot end
+    # immediately.
     import logging
 
     from torch.distributed.elastic.multiprocessing import SignalException
@@ -56,8 +57,8 @@ def start_ranks(settings: "TrainerSettings", folder: str | None, typed: "Typed")
 
     # The launcher replaces these signal handlers and does not restore them.
     handlers = {number: signal.getsignal(number) for number in stop_signals()}
-    # A rank has this many seconds to end after a signal, before the launcher kills it. The launcher's default is too
-    # short to save a large model.
+    # After a signal, a rank has this many seconds to end. Then the launcher kills the rank. The launcher's default is
+    # too short to save a large model.
     os.environ.setdefault(SHUTDOWN_TIMEOUT, str(int(settings.timeout)))
 
     launch = elastic_launch(
@@ -82,7 +83,8 @@ def start_ranks(settings: "TrainerSettings", folder: str | None, typed: "Typed")
     # The launcher logs its own lines about each signal and each killed rank.
     disabled_before = logging.root.manager.disable
     logging.disable(logging.ERROR)
-    # In a virtual environment on Windows, python starts another process, so this process is not the ranks' parent.
+    # In a virtual environment on Windows, python starts another process. This process is then not the parent of the
+    # ranks.
     if os.name == "posix":
         os.environ[LAUNCHER] = str(os.getpid())
     try:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def build_loggers(settings: "Settings", run: "Run") -> "list[Logger]":
     """Return the logger of metrics.jsonl, which every run has, and the loggers of the configuration.
 
-    A logger may be a functools.partial. It is called with those values of the run that are parameters of its signature:
+    A logger may be a functools.partial. It is called with the values of the run that its signature has as parameters:
     save_dir, id or run_name. Weights & Biases uses the id to continue the entry of a resumed run. MLflow uses run_name.
 
     Raises UserError if a logger cannot be built or is not a Lightning logger.
@@ -66,7 +66,7 @@ def log_setup(
         loggers: the loggers of the run.
         settings: settings of the run.
         module: the model with its tokens.
-        run: the run; it has started.
+        run: the run, which has started already.
     """
     from gptmini.report.tables import comparison, config_table, data_card, model_table
     from gptmini.training import EventLogger

@@ -1,11 +1,11 @@
-"""Lines that runs and commands print: a topic of at most eight letters, followed by texts."""
+"""Print the lines of runs and commands. Each line starts with a topic of at most eight letters; texts follow."""
 
 import shlex
 from pathlib import Path
 
 
 def print_topic(topic: str, *texts: str) -> None:
-    """Print a topic and the first text in one line, and the other texts below. Two threads do not mix their lines."""
+    """Print a topic and the first text in one line, and the other texts below. The lines of two threads do not mix."""
     lines = topic_lines(topic, *texts)
     print("".join(f"{line.rstrip()}\n" for line in lines), end="", flush=True)
 
@@ -21,6 +21,6 @@ def command_line(name: str, *arguments: str) -> str:
 
 
 def as_argument(folder: Path) -> str:
-    """Return a folder as an argument. Add ./ to names with a leading - or ~, so that they are read as plain names."""
+    """Return a folder as an argument. Add ./ to a name with a leading - or ~, so that a command reads it as a name."""
     text = str(folder)
     return f"./{text}" if text.startswith(("-", "~")) else text

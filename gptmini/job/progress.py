@@ -1,4 +1,4 @@
-"""Show the progress of a preparation."""
+"""Show the progress while gptmini prepares a text."""
 
 import time
 from collections.abc import Iterator
@@ -22,9 +22,9 @@ SETTLED = 1
 
 @contextmanager
 def show_progress(console: "Console", topic: str = "") -> "Iterator[Watcher]":
-    """Return a watcher that shows the progress of a preparation, and notes about the text, on a console.
+    """Return a watcher that shows on a console how far the preparation of a text is, and notes about the text.
 
-    topic is the word before each note; if it is empty, a note starts its line.
+    The argument topic is the word before each note. If the topic is empty, a note starts its line.
     """
     from gptmini.data import Watcher
 
@@ -37,7 +37,10 @@ def show_progress(console: "Console", topic: str = "") -> "Iterator[Watcher]":
 
 
 class ProgressLine:
-    """Progress display for a with block: a changing line on a terminal, otherwise a new line every few seconds."""
+    """Shows progress during a with block.
+
+    On a terminal, one line changes. Elsewhere, a new line follows every few seconds.
+    """
 
     def __init__(self, console: "Console") -> None:
         self._console = console
@@ -78,7 +81,10 @@ class ProgressLine:
 
 
 def progress_line(progress: "Progress", *, seconds: float) -> str:
-    """Return a line about a phase that started `seconds` ago: its name, amount, fraction, speed and time left."""
+    """Return a line about a phase that started `seconds` ago.
+
+    The line has the name of the phase, the bytes read, the fraction that is done, the speed and the time left.
+    """
     if not progress.n_bytes:
         return progress.phase
     parts = [f"{progress.n_bytes / 1e6:,.0f} MB"]

@@ -18,10 +18,12 @@ class TrainingResult:
     """The outcome of a run."""
 
     folder: Path  # the run's folder
-    steps: int  # optimizer steps done, including those before a resume
-    best: "Best | None"  # the validation with the lowest loss; None if no best checkpoint was saved
-    stopped_by: str | None = None  # a signal's name or "the time limit"; None if nothing stopped it
-    exit_code: int = 0  # of the command; 128 + the number of the signal that stopped the run
+    steps: int  # optimizer steps done, including the steps before the run was resumed
+    best: "Best | None"  # the validation with the lowest loss, or None if no best checkpoint was saved
+    # The name of the signal that stopped the run, or "the time limit". None if nothing stopped the run.
+    stopped_by: str | None = None
+    # Exit code of the command: 128 + the number of the signal that stopped the run, otherwise 0.
+    exit_code: int = 0
 
 
 def result_of(
@@ -39,7 +41,7 @@ def result_of(
 
 
 def final_status(trainer: "Trainer", reason: "StopReason") -> "RunStatus":
-    """Return how a run without an error ended, for the file state in its folder."""
+    """Return how a run ended without an error, for the file 'state' in the folder of the run."""
     from gptmini.runs import RunStatus
 
     step = trainer.global_step
@@ -63,7 +65,7 @@ def checkpoints_of(settings: Settings) -> Any:
 
 def early_stop(trainer: "Trainer") -> tuple[str, str]:
     """Return the name and the reason of the callback that ended a run early, such as Lightning's EarlyStopping."""
-    # Another class of Lightning sets this attribute, which the type checker cannot see.
+    # Another class of Lightning sets this attribute. The type checker cannot see it.
     for callback in trainer.callbacks:  # pyrefly: ignore[missing-attribute]
         text = getattr(callback, "stopping_reason_message", None)
         if text:

@@ -1,4 +1,4 @@
-"""Console output of gptmini sweep: the table of its trials, and at the end the best trial."""
+"""Print the console output of gptmini sweep: the table of its trials, and at the end the best trial."""
 
 import shlex
 from collections.abc import Sequence
@@ -14,11 +14,11 @@ from gptmini.sweep import SEED, Row, best_of, place_of, settings_of, write_csv
 if TYPE_CHECKING:
     from gptmini.sweep.study import Sweep
 
-LONGEST_CELL = 40  # characters of a cell; longer values are cut
+LONGEST_CELL = 40  # maximum number of characters in a cell; longer values are cut
 
 
 class Table:
-    """The table of a sweep, printed and written to table.csv whenever it changes."""
+    """The table of a sweep. Whenever the table changes, it is printed and written to table.csv."""
 
     def __init__(self) -> None:
         self._printed: list[Row] = []
@@ -60,7 +60,7 @@ def print_ending(sweep: "Sweep", rows: Sequence[Row], config_dir: str | None) ->
     if n_failed:
         print_topic(
             "failed",
-            f"{n_failed} of {len(rows)} trials, which are not retried; to start a new sweep, add name=OTHER",
+            f"{n_failed} of {len(rows)} trials; gptmini does not retry them; to start a new sweep, add name=OTHER",
         )
     n_given_up = len([row for row in rows if row.state == "waiting" and row.reason])
     if n_given_up:
@@ -75,14 +75,15 @@ def config_dir_arguments(config_dir: str | None) -> list[str]:
 
 
 def table_of(rows: Sequence[Row], keys: Sequence[str], *, by_bits: bool) -> list[str]:
-    """Return the table as lines of text, best trial first.
+    """Return the table as lines of text. The best trial is first.
 
-    If the seed varies, a second table follows. It shows the mean of each setting over its seeds, best mean first.
+    If the seed varies, a second table follows. The second table shows the mean loss of each setting over its seeds, and
+    the best mean is first.
 
     Args:
         rows: the trials that have started.
-        keys: the varied keys; each is a column.
-        by_bits: whether trials are compared by bits per byte, because their tokens differ.
+        keys: the varied keys. Each key is a column of the table.
+        by_bits: whether the trials are compared by bits per byte, because the trials have different tokens.
     """
     name = "bits/byte" if by_bits else "best loss"
     cells = [["trial", name, "step", "time", "state", *short_names(keys)]]
@@ -117,7 +118,7 @@ def table_of(rows: Sequence[Row], keys: Sequence[str], *, by_bits: bool) -> list
 
 
 def short_names(keys: Sequence[str]) -> list[str]:
-    """Return the shortest end of each dotted key that tells the keys apart: optimizer.lr is lr."""
+    """Return the shortest end of each dotted key that no other key has: optimizer.lr becomes lr."""
     shortened = []
     for key in keys:
         names = key.split(".")

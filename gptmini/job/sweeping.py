@@ -47,14 +47,14 @@ LAUNCHER_PREFIXES = (
 
 @dataclass(frozen=True)
 class SlurmTask:
-    """The srun task that this process is; without srun, the only task."""
+    """The task of srun that this process runs. Without srun, this process is the only task."""
 
     number: int
-    on_machine: int  # number of this task among the tasks of this machine
+    on_machine: int  # number of this process among the tasks of srun on this machine
 
 
 def detach_from_launcher() -> SlurmTask:
-    """Return which srun task this process is, and remove the launcher's variables from its environment.
+    """Return which task of srun this process is, and remove the launcher's variables from the environment.
 
     If a run inherited these variables, it would act as one rank of a run that all tasks train together.
     """
@@ -70,11 +70,11 @@ def detach_from_launcher() -> SlurmTask:
 
 @dataclass(frozen=True, kw_only=True)
 class Checked:
-    """Facts about the runs of a sweep. They are known after the values are checked and the text is prepared."""
+    """Facts about the runs of a sweep that are known after the values are checked and the text is prepared."""
 
-    tree: Mapping[str, Any]  # the first run's resolved configuration, as plain values
-    text: str  # the digest of the first run's tokens
-    # GPUs of this machine, named as in CUDA_VISIBLE_DEVICES; empty for runs on a CPU.
+    tree: Mapping[str, Any]  # the resolved configuration of the first run, as plain values
+    text: str  # the digest of the tokens of the first run
+    # GPUs of this machine, with the names that CUDA_VISIBLE_DEVICES takes. Empty if the runs train on a CPU.
     gpus: Sequence[str]
     n_devices: int  # devices of each run on one machine
 
@@ -94,7 +94,7 @@ def check_and_prepare(space: Space, config_dir: str | None) -> Checked:
         settings.text()
         if not any(hasattr(callback, "best") for callback in settings.callbacks):
             raise UserError(
-                "gptmini sweep requires callbacks.checkpoints, which keeps the best validation of each run"
+                "callbacks.checkpoints must be on, because gptmini sweep compares the best validations of the runs"
             )
         parts.append((settings, typed))
 
@@ -119,7 +119,7 @@ def train_all(
     n_workers: int,
     config_dir: str | None,
 ) -> int:
-    """Train the trials of a checked sweep that are not done; return the exit code."""
+    """Train the trials of a checked sweep that are not done yet. Return the exit code of the command."""
     from gptmini.sweep.study import Sweep
     from gptmini.sweep.worker import SweepStop, Worker
 
@@ -181,9 +181,9 @@ def _work(workers: Sequence["Worker"], stopping: "SweepStop") -> None:
 def _description(
     space: Space, settings: SweepSettings, sampler: str, checked: Checked
 ) -> dict[str, Any]:
-    """Return the values common to all runs of a sweep, by key.
+    """Return the values that are the same for all runs of a sweep, by key.
 
-    If the sweep is started again with other values, the first key with a different value is reported.
+    If a user starts the sweep again with different values, an error names the first key that has a different value.
     """
     varied = {dimension.key: str(dimension) for dimension in space.dimensions}
     own = {
@@ -213,7 +213,7 @@ def _leaves(tree: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
 
 
 def _own_overrides(settings: SweepSettings, checked: Checked, n_workers: int) -> list[str]:
-    """Return the overrides that a sweep adds to each run: the pruning callback and the run's share of the CPU cores."""
+    """Return the overrides that a sweep adds to each run: the pruning callback and the number of CPU cores of a run."""
     overrides = []
     if settings.pruner is not None:
         overrides.append("+callbacks.pruning._target_=gptmini.training.Pruning")
@@ -223,7 +223,7 @@ def _own_overrides(settings: SweepSettings, checked: Checked, n_workers: int) ->
 
 
 def _gpus() -> list[str]:
-    """Return the usable GPUs of this machine, named as in CUDA_VISIBLE_DEVICES."""
+    """Return the usable GPUs of this machine, with the names that CUDA_VISIBLE_DEVICES takes."""
     import torch
 
     named = os.environ.get("CUDA_VISIBLE_DEVICES")
@@ -233,10 +233,10 @@ def _gpus() -> list[str]:
 
 
 def _gpus_of(place: int, checked: Checked) -> dict[str, str]:
-    """Return the environment variable with the GPUs for the runs of a worker.
+    """Return the environment variable that gives GPUs to the runs of a worker.
 
-    If there are too few GPUs, several workers share a GPU. place is the worker's number among the workers of this
-    machine.
+    If there are too few GPUs, several workers share a GPU. The argument place is the number of the worker among the
+    workers of this machine.
     """
     if not checked.gpus:
         return {}

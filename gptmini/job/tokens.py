@@ -29,12 +29,12 @@ def open_tokens(
         typed: the overrides of the run.
         state: the state of a resumed run, or None for a new run. The tokens of a resumed run are opened if they still
             exist and data_dir is not overridden.
-        watcher: receives progress, and notes about the text for the user; None to report nothing.
-        corpus: the text if it is open already; None to open the text of the configuration.
+        watcher: receives the progress, and notes about the text for the user. None to report nothing.
+        corpus: the text, if it is open already. None to open the text that the configuration names.
 
     Return the tokens, and whether this call prepared them.
     Raises UserError if the text cannot be read. The text of a resumed run is not downloaded if only the run's folder
-    names its source. If the tokens of such a run are missing, this is also a UserError.
+    names the source of the text. If the tokens of such a run are missing, this function raises UserError.
     """
     from gptmini.data import TokenStore, Watcher, find_prepared, prepare
 
@@ -58,7 +58,7 @@ def open_tokens(
     wanted = getattr(settings.tokenizer, "vocab_size", None)
     if is_new and wanted is not None and store.tokenizer.n_vocab < wanted:
         watcher.on_note(
-            f"the vocabulary has {store.tokenizer.n_vocab:,} tokens, fewer than tokenizer.vocab_size={wanted}, "
+            f"the vocabulary has only {store.tokenizer.n_vocab:,} tokens instead of tokenizer.vocab_size={wanted}, "
             "because the text has no more pairs to merge"
         )
     return store, is_new
@@ -67,8 +67,8 @@ def open_tokens(
 def _builder(settings: TextSettings, state: "TrainingState | None") -> Any:
     """Return the builder of a run's tokenizer.
 
-    If a resumed run uses the tokenizer of another model, read it from the state of the run: the other model may have
-    been deleted.
+    If a resumed run uses the tokenizer of another model, read the tokenizer from the state of the run, because the
+    other model may have been deleted.
     """
     from gptmini.loading import builder_of, of_model
     from gptmini.tokenizer import from_dict

@@ -1,4 +1,8 @@
-"""A run from start to end: settings, ranks, run folder, tokens, model, batches, trainer, fit and result."""
+"""Train a run from its start to its end.
+
+The steps are: check the settings, launch the ranks, open the run's folder, prepare the tokens, build the model, the
+batches and the trainer, train the model, and return the result.
+"""
 
 import time
 from collections.abc import Sequence
@@ -39,14 +43,15 @@ def train(composed: Composed) -> TrainingResult | None:
 
     Return the result, or None if this process only launched the ranks.
     Raises UserError if the text cannot be read or the run cannot be resumed. A wrong value raises an error of pydantic
-    or Hydra, which configuration.messages formats as one line. Raises RanksFailed if a launched rank exits with a code
-    other than 0.
+    or Hydra. configuration.messages formats such an error as one line. Raises RanksFailed if a launched rank exits with
+    a code other than 0.
     """
     from gptmini.training.devices.ranks import Ranks
 
     began = time.monotonic()
     folder = composed.value("folder")
-    resume_given = composed.value("resume") is not None  # False for folder= and for a new run
+    # False for a new run, and for a run that folder= names.
+    resume_given = composed.value("resume") is not None
     world = this_world()
     with Ranks(world) as ranks:
         plain, typed = resolve_configuration(composed)
@@ -72,7 +77,10 @@ def train(composed: Composed) -> TrainingResult | None:
 def _train(
     ranks: "Ranks", run: "Run", settings: Settings, typed: Typed, *, began: float
 ) -> TrainingResult:
-    """Train a run whose folder is locked; began is the start of the command, in seconds of time.monotonic."""
+    """Train a run whose folder is locked.
+
+    The argument began is the start of the command, in seconds of time.monotonic.
+    """
     from gptmini.training.assembling import assemble
 
     loggers = build_loggers(settings, run)
