@@ -1,1 +1,1 @@
-"""From command-line overrides to checked settings: Hydra composes them, and pydantic checks them."""
+"""Turn command-line overrides into settings. Hydra composes the settings, and pydantic checks them."""

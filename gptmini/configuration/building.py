@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def root_settings(config: "DictConfig", kind: type[RootSettings] = RootSettings) -> RootSettings:
-    """Check the root keys of a configuration; `kind` is PrepareSettings for gptmini prepare."""
+    """Check the root keys of a configuration. For gptmini prepare, `kind` is PrepareSettings."""
     from omegaconf import OmegaConf
 
     names = kind.__dataclass_fields__
@@ -48,7 +48,7 @@ def text_settings(
 ) -> TextSettings:
     """Build the parts of a configuration that determine the tokens.
 
-    Arguments and errors are the same as for build_settings. `kind` is the class that checks the root keys.
+    The arguments and the errors are the same as for build_settings. `kind` is the class that checks the root keys.
     """
     config = _changed(plain, changes)
     return TextSettings(
@@ -62,14 +62,15 @@ def text_settings(
 def build_settings(plain: Mapping[str, Any], changes: Mapping[str, Any] | None = None) -> Settings:
     """Build every part of a configuration that does not need the text.
 
-    The parts that import torch are built last, because the import takes seconds. The text is opened later: it may come
-    from stdin or be downloaded, and only the first rank reads it.
+    The parts that import torch are built last, because the import takes seconds. The text is opened later, because only
+    the first rank reads the text. The text may come from stdin, or gptmini may have to download it.
 
     Args:
         plain: the configuration as plain values.
         changes: new values by dotted key, such as {"model.d_model": 96}.
 
-    Raises UserError, or an error of pydantic or Hydra for a value of the wrong type or out of range.
+    Raises UserError if a setting is wrong. Raises an error of pydantic or Hydra if a value has the wrong type or is out
+    of range.
     """
     config = _changed(plain, changes)
     root = root_settings(config)
@@ -108,7 +109,7 @@ def build_settings(plain: Mapping[str, Any], changes: Mapping[str, Any] | None =
 
 
 def as_yaml(plain: Mapping[str, Any], changes: Mapping[str, Any] | None = None) -> str:
-    """Return a configuration as YAML; arguments as for build_settings."""
+    """Return a configuration as YAML. The arguments are the same as for build_settings."""
     from omegaconf import OmegaConf
 
     return OmegaConf.to_yaml(_changed(plain, changes))
@@ -136,7 +137,8 @@ def _plain(config: "DictConfig") -> dict[str, Any]:
 def _text(config: "DictConfig") -> "Callable[[], Corpus]":
     """Return a function that opens the text of a configuration.
 
-    For a resumed run, it downloads nothing: only the run's folder names the source, and this folder is not trusted.
+    For a resumed run, the returned function does not download a text, because only the folder of the run names the
+    source of the text. This folder is not trusted.
     """
 
     def open_text() -> "Corpus":
@@ -151,20 +153,20 @@ def _text(config: "DictConfig") -> "Callable[[], Corpus]":
 
 
 def target_class(part: "DictConfig") -> Any:
-    """Return the class or function of gptmini that builds a part; None if another library builds it."""
+    """Return the class or function of gptmini that builds a part, or None if another library builds the part."""
     package, _, name = str(part.get("_target_")).rpartition(".")
     return getattr(import_module(package), name) if package.startswith("gptmini.") else None
 
 
 def sweep_settings(composed: "Composed") -> "SweepSettings":
-    """Build the settings of a sweep; errors as for build_settings."""
+    """Build the settings of a sweep. Raise the same errors as build_settings."""
     return build_component(composed.config.sweep)
 
 
 def build_component(part: "DictConfig", **arguments: object) -> Any:
-    """Build the object that a part of a configuration describes; `arguments` are added to the part's own arguments.
+    """Build the object that a part of a configuration describes. Add `arguments` to the part's own arguments.
 
-    Raises UserError if the part names no class.
+    Raises UserError if the part does not name a class.
     """
     from hydra.utils import instantiate
 
@@ -172,16 +174,17 @@ def build_component(part: "DictConfig", **arguments: object) -> Any:
     if made is None or isinstance(made, dict | list):
         key = getattr(part, "_get_full_key", str)(None)
         raise UserError(
-            f"{key} must name its class under _target_, or include an option with a _target_, got {shown(made)}"
+            f"{key} must name its class with the key _target_, or choose an option that names a class, got "
+            f"{shown(made)}"
         )
     return made
 
 
 def _trainer_settings(config: "DictConfig") -> "tuple[TrainerSettings, list[str]]":
-    """Build the trainer's settings for the devices of this command, and notes for the user.
+    """Return the settings of the trainer for the devices of this command, and notes for the user.
 
-    A resumed run may use a different number of devices. Its batch_size must divide each device's share of the global
-    batch. If it does not, the next smaller divisor is used.
+    A resumed run may use a different number of devices. The batch_size of the run must divide the sequences of the
+    global batch that each device takes. If batch_size does not divide this number, use the next smaller divisor.
     """
     from gptmini.training.trainer_settings import divisors, sequences_per_rank
 
@@ -196,8 +199,8 @@ def _trainer_settings(config: "DictConfig") -> "tuple[TrainerSettings, list[str]
     notes = []
     if fitting != wanted:
         notes.append(
-            f"trainer.batch_size={wanted} does not divide the {share} sequences that each of {placed.n_ranks} "
-            f"devices takes per step; using {fitting} instead"
+            f"trainer.batch_size={wanted} does not divide the {share} sequences per step of each of the "
+            f"{placed.n_ranks} devices; using trainer.batch_size={fitting} instead"
         )
     return replace(placed, batch_size=fitting), notes
 
@@ -221,7 +224,7 @@ def check_model(
 
 
 def _callbacks(parts: "DictConfig") -> "list[Callback]":
-    """Build the callbacks of a configuration; UserError for a part that is not a callback."""
+    """Build the callbacks of a configuration. Raise UserError if a part is not a callback."""
     from gptmini.training import Samples
     from gptmini.training.trainer import check_callback
 
@@ -235,7 +238,7 @@ def _callbacks(parts: "DictConfig") -> "list[Callback]":
 
 
 def _made(parts: "DictConfig", group: str) -> Mapping[str, Any]:
-    """Build the objects of a group of parts, by name; parts that are null are skipped."""
+    """Return the objects that the parts of a group describe, by name. Skip a part that is null."""
     from omegaconf import OmegaConf
 
     if parts is None:
@@ -254,13 +257,15 @@ def _made(parts: "DictConfig", group: str) -> Mapping[str, Any]:
                 raise UserError(unknown_key(key))
             close = nearest_key(key)
             hint = f"; or did you mean {close}?" if close else ""
-            raise UserError(f"{key} must name its class under _target_, got {shown(part)}{hint}")
+            raise UserError(
+                f"{key} must name its class with the key _target_, got {shown(part)}{hint}"
+            )
         made[str(name)] = build_component(part)
     return made
 
 
 def run_name(config: "DictConfig", typed: "Typed") -> str:
-    """Return the default name of a run: the name of its experiment, or otherwise the name of its text."""
+    """Return the default name of a run: the name of its experiment. Without an experiment, the name of its text."""
     experiment = typed.choices.get("experiment")
     if experiment is not None:
         return experiment.replace("/", "-")

@@ -1,4 +1,4 @@
-"""Read the comments on keys in the YAML files."""
+"""Read the comments that explain the keys in the YAML files."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,10 +10,10 @@ from gptmini.untrusted import LOADER
 
 
 def comments_of(file: Path) -> tuple[str, dict[str, str]]:
-    """Return the comment on a configuration file, and the comments on its keys by dotted name.
+    """Return the comment that describes a configuration file, and the comments on its keys by dotted name.
 
-    A key's comment follows its value on the same line, or is on the lines directly above the key. The comment at the
-    top of a file is about the file.
+    The comment on a key follows the value of the key on the same line, or is on the lines directly above the key. The
+    comment at the top of a file describes the file.
     """
     text = file.read_text(encoding="utf-8")
     lines = text.splitlines()
@@ -31,7 +31,7 @@ def comments_of(file: Path) -> tuple[str, dict[str, str]]:
 
 
 def _nodes(node: Any, prefix: str = "") -> Iterator[tuple[str, Any, Any]]:
-    """Yield dotted name, key and value of each entry of a mapping and of its nested mappings."""
+    """Yield the dotted name, the key and the value of each entry in a mapping and in its nested mappings."""
     if not isinstance(node, yaml.MappingNode):
         return
     for key_node, value_node in node.value:
@@ -41,7 +41,10 @@ def _nodes(node: Any, prefix: str = "") -> Iterator[tuple[str, Any, Any]]:
 
 
 def _beside(lines: list[str], key_node: Any, value_node: Any) -> str:
-    """Return the comment after a value on its last line; for a block of keys, the comment after the key."""
+    """Return the comment after a value, on the last line of the value.
+
+    For a block of keys, return the comment after the key that the block belongs to.
+    """
     # A multi-line text, written with | or >, ends on the line of the next key.
     if isinstance(value_node, yaml.ScalarNode) and value_node.style in ("|", ">"):
         return ""
@@ -55,7 +58,7 @@ def _beside(lines: list[str], key_node: Any, value_node: Any) -> str:
 
 
 def _above(lines: list[str], key_node: Any, n_first: int) -> str:
-    """Return the comment directly above a key, without the first n_first lines, which are about the file."""
+    """Return the comment directly above a key. Leave out the first n_first lines, because they describe the file."""
     end = key_node.start_mark.line
     begin = end
     while begin > n_first and lines[begin - 1].lstrip().startswith("#"):
@@ -64,5 +67,5 @@ def _above(lines: list[str], key_node: Any, n_first: int) -> str:
 
 
 def _joined(lines: list[str]) -> str:
-    """Join the text of comment lines, without their #."""
+    """Join the text of comment lines. Leave out the # of each line."""
     return " ".join(line.strip().lstrip("#").strip() for line in lines)

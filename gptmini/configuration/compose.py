@@ -1,4 +1,4 @@
-"""Compose a configuration with Hydra, from Python or for a Hydra job."""
+"""Compose a configuration with Hydra, either in Python or for a job of Hydra."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -20,14 +20,14 @@ class Composed(NamedTuple):
     typed: Typed
 
     def value(self, key: str) -> Any:
-        """The value of a dotted key; None for an unknown key."""
+        """Return the value of a dotted key, or None if the key is unknown."""
         from omegaconf import OmegaConf
 
         return OmegaConf.select(self.config, key)
 
     @property
     def tree(self) -> dict[str, Any]:
-        """The configuration as plain values, with interpolations unresolved."""
+        """Return the configuration as plain values. Interpolations such as ${data_dir} are not resolved."""
         from omegaconf import OmegaConf
 
         tree: Any = OmegaConf.to_container(self.config)
@@ -45,7 +45,7 @@ def as_user_errors() -> Iterator[None]:
 
 
 def check_root(config: "DictConfig", command: str) -> None:
-    """Raise UserError if a root key is unknown, a group is removed or not a mapping, or a part has a Hydra key."""
+    """Raise UserError if a root key is unknown, a group is missing or is not a mapping, or a part has a Hydra key."""
     from omegaconf import OmegaConf
 
     from gptmini.configuration.keys import check_hydras_keys, root_keys, unknown_root_key
@@ -59,14 +59,14 @@ def check_root(config: "DictConfig", command: str) -> None:
         is_group = (CONFIGS / str(key)).is_dir()
         if is_group and not OmegaConf.is_dict(value):
             raise UserError(
-                f"{key} must be a mapping, got {shown(value)}; to choose an option, write {key}=NAME, "
-                f"or defaults: [override /{key}: NAME] in a file"
+                f"{key} must be a mapping, got {shown(value)}; to choose an option, write {key}=NAME on the "
+                f"command line, or defaults: [override /{key}: NAME] in a file"
             )
     for key in sorted(known - {str(key) for key in config}):
         if (CONFIGS / key).is_dir():
             option = "none" if (CONFIGS / key / "none.yaml").is_file() else "NAME"
             raise UserError(f"cannot remove the group {key}; write {key}={option}")
-    # Interpolations stay unresolved: their target may not exist.
+    # Do not resolve interpolations, because the key that an interpolation names may not exist.
     check_hydras_keys(OmegaConf.to_container(config, resolve=False))
 
 
@@ -76,7 +76,7 @@ def typed_for_job(config_dir: str | None) -> Typed:
     from omegaconf import OmegaConf
 
     hydra_config = HydraConfig.get()
-    # Leave interpolations unresolved: their target may not exist.
+    # Do not resolve interpolations, because the key that an interpolation names may not exist.
     overrides: Any = OmegaConf.to_container(hydra_config.overrides.task, resolve=False)
     return Typed(
         overrides=overrides,
@@ -91,7 +91,7 @@ def compose(command: str, overrides: Sequence[str], config_dir: str | None = Non
     Args:
         command: the name of the root configuration.
         overrides: the overrides, each written as KEY=VALUE or GROUP=NAME, as on the command line.
-        config_dir: the user's folder, which adds options to the groups.
+        config_dir: the user's own folder of configuration files. Its files are additional options of the groups.
     """
     import hydra
     from hydra.core.global_hydra import GlobalHydra
@@ -102,7 +102,7 @@ def compose(command: str, overrides: Sequence[str], config_dir: str | None = Non
     if config_dir is not None:
         added.append(f"hydra.searchpath=[{quoted(f'file://{Path(config_dir).resolve()}')}]")
 
-    # Hydra's state is global, and initializing it twice is an error. Set aside the state of a running job.
+    # Hydra has a global state, and it is an error to initialize Hydra twice. Set aside the state of a running job.
     running = GlobalHydra.instance().hydra
     GlobalHydra.instance().clear()
     try:

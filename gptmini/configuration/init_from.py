@@ -1,4 +1,4 @@
-"""init_from: which settings a run takes from the model of its initial weights, and which settings it may change."""
+"""Implement init_from: which settings a run takes from the model of its initial weights, and which it may change."""
 
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -20,7 +20,7 @@ OF_MODEL = "gptmini.loading.OfModelSettings"
 
 
 def take_from_source(config: "DictConfig", typed: Typed) -> None:
-    """Fill in what the model of init_from decides: sizes, tokenizer, and the path of its weights.
+    """Set the sizes, the tokenizer and the path of the weights to the values of the model that init_from names.
 
     Raises UserError if the model does not exist, or if its weights do not allow a requested setting.
     """
@@ -30,8 +30,8 @@ def take_from_source(config: "DictConfig", typed: Typed) -> None:
     source = _source_of(config.init_from)
     if is_requested("tokenizer", typed) and not _makes_tokenizer_of(source, config.tokenizer):
         raise UserError(
-            f"the tokenizer must be the tokenizer of init_from={source.path}; leave out tokenizer=, or if an "
-            f"experiment sets it, add tokenizer=of_model tokenizer.path={source.path}"
+            f"the tokenizer must be the tokenizer of init_from={source.path}; leave out tokenizer=; if an experiment "
+            f"sets the tokenizer, add tokenizer=of_model tokenizer.path={source.path}"
         )
     config.model = {"_target_": MODEL, **_sizes(config, typed, source)}
     config.tokenizer = {"_target_": OF_MODEL, "path": str(source.path)}
@@ -39,14 +39,14 @@ def take_from_source(config: "DictConfig", typed: Typed) -> None:
 
 
 def _source_of(name: str) -> "TrainedSource":
-    """Find the model that init_from names; UserError if it does not exist."""
+    """Find the model that init_from names. Raise UserError if the model does not exist."""
     from gptmini.loading import find_source
     from gptmini.runs import named_run, relative_to_cwd
 
     if not name:
-        raise UserError("init_from must be a run, a folder or a model's name, got ''")
+        raise UserError("init_from must be a run, a folder or the name of a model, got ''")
     source = find_source(named_run(local_path(name), saved=True))
-    # Resolve runs/latest: it points to this run as soon as this run starts.
+    # Resolve the link runs/latest now, because it points to this run as soon as this run starts.
     return source._replace(path=relative_to_cwd(source.path.resolve()))
 
 
@@ -62,12 +62,15 @@ def _makes_tokenizer_of(source: "TrainedSource", part: "DictConfig") -> bool:
 
 
 def _sizes(config: "DictConfig", typed: Typed, source: "TrainedSource") -> dict[str, Any]:
-    """Return the model's settings for the weights of a source; UserError for a setting that the weights forbid."""
+    """Return the model's settings for the weights of a source.
+
+    Raise UserError if the weights do not allow a setting.
+    """
     sizes = asdict(source.config)
     del sizes["vocab_size"]
     as_in = f"as in init_from={source.path}"
 
-    # The values that null stands for.
+    # If one of these settings is null, the model uses this value.
     model = source.config
     usual: dict[str, Any] = {
         "n_kv_heads": model.n_heads,
@@ -99,7 +102,7 @@ def _sizes(config: "DictConfig", typed: Typed, source: "TrainedSource") -> dict[
     longest = model.longest_input
     if isinstance(asked, int) and asked > longest:
         raise UserError(f"model.context_length must be at most {longest} {as_in}, got {asked}")
-    # If a model is trained on shorter input, a rotary model keeps all its positions, but learned positions are cut off.
+    # If a rotary model is trained on shorter input, it keeps all its positions. Learned positions are cut off.
     if model.position == "rotary":
         sizes["full_context_length"] = None if asked == longest else longest
     return sizes

@@ -1,4 +1,4 @@
-"""The known keys and options, read from the YAML files of gptmini and of the user's own folder."""
+"""Read the known keys and options from the YAML files of gptmini and from the user's own folder."""
 
 import difflib
 from collections.abc import Iterator, Sequence
@@ -12,7 +12,7 @@ from gptmini.user_error import UserError
 
 # The keys besides _target_ that control how Hydra creates an object, and their types.
 HYDRAS_KEYS = {"_args_": list, "_convert_": str, "_partial_": bool, "_recursive_": bool}
-COMPOSED = ("train", "prepare", "sweep")  # commands that Hydra composes a configuration for
+COMPOSED = ("train", "prepare", "sweep")  # commands whose configuration Hydra composes
 # Groups of named parts. A user adds parts with +GROUP.NAME.
 PART_GROUPS = ("callbacks", "logger")
 
@@ -31,7 +31,7 @@ def root_keys(command: str) -> set[str]:
 
 @cache
 def known_keys() -> dict[str, list[str]]:
-    """Map each key of gptmini's own configurations to the options that have it.
+    """Map each key of gptmini's own configurations to the options that contain the key.
 
     An option is the name of a file in a group. A root key has no options.
     """
@@ -50,16 +50,16 @@ def known_keys() -> dict[str, list[str]]:
 
 
 def is_user_component(part: str) -> bool:
-    """Whether a key names a callback or a logger of the user, which gptmini's configurations do not contain."""
+    """Whether a key names the user's own callback or logger. gptmini's configurations do not contain such keys."""
     group, _, name = part.partition(".")
     return group in PART_GROUPS and bool(name) and part not in known_keys()
 
 
 def check_hydras_keys(tree: object, place: str = "") -> None:
-    """Raise UserError for a Hydra key, such as _partial_, in a part of gptmini, or for a Hydra key of the wrong type.
+    """Raise UserError if a part of gptmini has a Hydra key such as _partial_, or if a Hydra key has the wrong type.
 
-    The user's own callbacks and loggers may have Hydra keys. gptmini's loggers have _partial_, because the run adds
-    their last arguments.
+    The user's own callbacks and loggers may have Hydra keys. The loggers of gptmini have the key _partial_, because the
+    run adds the last arguments of these loggers.
 
     Args:
         tree: a configuration as plain values.
@@ -71,7 +71,7 @@ def check_hydras_keys(tree: object, place: str = "") -> None:
         key = ".".join(map(str, keys))
         wanted = HYDRAS_KEYS[keys[-1]]
         if is_user_component(".".join(map(str, keys[:2]))):
-            is_open = isinstance(value, str) and "${" in value  # filled in later
+            is_open = isinstance(value, str) and "${" in value  # OmegaConf fills in the value later
             if type(value) is not wanted and not is_open:
                 raise UserError(f"{place}{key} must be a {wanted.__name__}, got {shown(value)}")
         elif keys[0] == "logger" and keys[2:] == ("_partial_",):
@@ -79,19 +79,22 @@ def check_hydras_keys(tree: object, place: str = "") -> None:
                 raise UserError(f"{place}{key} must be true, got {shown(value)}")
         else:
             raise UserError(
-                f"{place}{key} is not allowed in a part of gptmini, got {shown(value)}; remove it"
+                f"{place}{key} is not allowed in a part of gptmini, got {shown(value)}; remove this key"
             )
 
 
 def unknown_key(key: str) -> str:
-    """Return the message for an unknown key. It names the options that have the key, or the nearest known key."""
+    """Return the message for an unknown key.
+
+    The message names the options that have the key, or the nearest known key.
+    """
     options = known_keys()
     group = key.partition(".")[0]
     if key in options:
         having = [f"{group}={option}" for option in options[key]]
         if not having or group == "sweep":
             having = [f"gptmini {command}" for command in COMPOSED if group in root_keys(command)]
-            having = having[:1]  # gptmini prepare takes the keys of train too
+            having = having[:1]  # gptmini prepare accepts the keys of gptmini train, too
         return f"{key} requires {' or '.join(having)}"
 
     close = nearest_key(key)
@@ -101,7 +104,7 @@ def unknown_key(key: str) -> str:
 
 
 def nearest_key(key: str) -> str:
-    """Return the known key that is most similar to an unknown key; empty if no key is similar."""
+    """Return the known key that is most similar to an unknown key, or an empty string if no key is similar."""
     # A key with a dot is inside a group, so it cannot mean the group itself.
     options = [known for known in known_keys() if "." in known or "." not in key]
     close = difflib.get_close_matches(key, options, n=1)
@@ -116,7 +119,7 @@ def nearest_key(key: str) -> str:
 def unknown_root_key(key: str) -> str:
     """Return the message for an unknown key at the root of a configuration."""
     if key == "experiment":
-        return "the first line of an experiment's file must be: # @package _global_"
+        return "the first line in the file of an experiment must be: # @package _global_"
     group, dot, name = key.partition(".")
     if dot:
         return f"{key} is not a key in a file; write {group}: {{{name}: ...}}"
@@ -167,7 +170,7 @@ def _keys_of(tree: object, prefix: str) -> Iterator[str]:
 
 
 def is_requested(key: str, typed: Typed) -> bool:
-    """Whether the command line or the experiment sets a key of the model or the tokenizer; False for a default."""
+    """Whether the command line or the experiment sets a key of the model or the tokenizer. Defaults do not count."""
     group = key.partition(".")[0]
     if typed.has(key) or f"{group}={typed.choices[group]}" in typed.overrides:
         return True
@@ -178,5 +181,8 @@ def is_requested(key: str, typed: Typed) -> bool:
 
 
 def user_component_overrides(overrides: Sequence[str]) -> list[str]:
-    """Select the overrides that add the user's own callbacks and loggers; resuming requires them again."""
+    """Return the overrides that add the user's own callbacks and loggers.
+
+    A command that resumes a run must repeat these overrides.
+    """
     return [line for line in overrides if is_user_component(".".join(key_of(line).split(".")[:2]))]

@@ -1,4 +1,4 @@
-"""Describe an error of pydantic, Hydra or the system that a user can fix, in one line; nothing here prints."""
+"""Describe in one line an error of pydantic, Hydra or the system that a user can fix. This module does not print."""
 
 import difflib
 import errno
@@ -12,11 +12,11 @@ from gptmini.configuration.overrides import shown
 from gptmini.user_error import UserError
 from gptmini.world import this_world
 
-# The names that pydantic gives to the members of a union. They are not part of a key.
+# The names that pydantic gives to the members of a union. These names are not part of a key.
 MEMBER = re.compile(r"[a-z]+-|(int|float|bool|str|list|dict|none|function|literal|constrained)\b")
-# The start of a requirement of pydantic, before "be" or "have".
+# The start of a requirement in a message of pydantic, before the word "be" or "have".
 BEGINNING = re.compile(r"(Value error, must |[A-Z][a-z]+ should )")
-# Requirements of pydantic in shorter words.
+# Phrases in the messages of pydantic, and shorter words for each phrase.
 SHORTER = {
     "a valid boolean": "true or false",
     "a valid integer": "an integer",
@@ -24,19 +24,19 @@ SHORTER = {
     "greater than or equal to": "at least",
     "less than or equal to": "at most",
 }
-# Messages of Hydra, and plainer words for each.
+# Messages of Hydra, and a plainer message for each of them.
 HYDRA_MESSAGES = {
     r"Could not append to config. An item is already at '([^']+)'": (
-        "{0} exists already; write {0}=VALUE, without +"
+        "{0} exists already; write {0}=VALUE without a leading +"
     ),
-    r"Could not delete '([^']+)'. No match": "cannot remove {0}: it is not chosen",
+    r"Could not delete '([^']+)'. No match": "cannot remove {0}, because {0} is not chosen",
     r"Could not load '([^']+)/([^']+)'": "unknown option {0}={1}; --help lists all options",
     r"LexerNoViableAltException: (.*)": (
         "cannot parse {0}; a key has only letters, digits, dots and underscores"
     ),
     r"Missing mandatory value: (\S+)": "{0} is required; set {0}=VALUE",
     r"Multiple values for ([^ ]+)\. To override": (
-        "{0} is chosen twice; write {0}=NAME without +, or override /{0}: NAME in a file"
+        "{0} is chosen twice; write {0}=NAME without a leading +, or override /{0}: NAME in a file"
     ),
 }
 # Requirements that pydantic would show as a regular expression.
@@ -48,7 +48,10 @@ TIMES = {
 
 @contextmanager
 def advising_on_memory(remedy: str) -> Iterator[None]:
-    """Add a remedy to an out-of-memory error in the block. The message shows the innermost block's remedy."""
+    """Add a remedy to an out-of-memory error in the block.
+
+    If blocks are nested, the message shows the remedy of the innermost block.
+    """
     try:
         yield
     except Exception as error:
@@ -58,15 +61,15 @@ def advising_on_memory(remedy: str) -> Iterator[None]:
 
 
 def explain(error: BaseException) -> str | None:
-    """Return the message for an error that the user can fix; None if the error must keep its traceback.
+    """Return the message for an error that the user can fix, or None if the error must keep its traceback.
 
-    A bug keeps its traceback. If GPTMINI_TRACEBACK is set, every error does.
+    A bug keeps its traceback. If GPTMINI_TRACEBACK is set, every error keeps its traceback.
     """
     return None if os.environ.get("GPTMINI_TRACEBACK") else _sentence(error)
 
 
 def _sentence(error: BaseException, key: str = "") -> str | None:
-    """Return the message for an error that the user can fix; None if the error is a bug.
+    """Return the message for an error that the user can fix, or None if the error is a bug.
 
     Recognize the classes of libraries by name: importing the libraries would slow every command down.
 
@@ -93,14 +96,14 @@ def _sentence(error: BaseException, key: str = "") -> str | None:
         return f"out of memory; {notes[0]}"
     if lost_a_rank(error):
         return (
-            "another rank ended, or did not answer within trainer.timeout; "
+            "another rank ended, or it did not answer within trainer.timeout seconds; "
             "resume the run from its latest checkpoint"
         )
     if isinstance(error, OSError):
         place = error.filename or ("the disk" if error.errno == errno.ENOSPC else "input or output")
         return f"{os.fsdecode(place)}: {error.strerror or error}"
 
-    # Lightning and Weights & Biases explain a wrong or missing setting, or a missing login, in their own words.
+    # Lightning and Weights & Biases have clear messages for a wrong setting, a missing setting or a missing login.
     is_clear = name in ("MisconfigurationException", "UsageError")
     is_clear |= text.startswith(("Early stopping conditioned on metric", "You set `--ntasks="))
     is_clear |= isinstance(error, ModuleNotFoundError) and "pip install" in text
@@ -113,23 +116,28 @@ def _sentence(error: BaseException, key: str = "") -> str | None:
 
 
 def ran_out_of_memory(error: BaseException) -> bool:
-    """Whether the CPU or a GPU ran out of memory; torch has no common class for these errors."""
+    """Whether an error means that the CPU or a GPU ran out of memory. torch has no common class for such errors."""
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return True
     return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
 
 
 def lost_a_rank(error: BaseException) -> bool:
-    """Whether communication with another rank failed; gloo has no error class of its own."""
+    """Whether an error means that communication with another rank failed.
+
+    gloo does not have its own class of errors.
+    """
     name = type(error).__name__
     is_of_gloo = name == "RuntimeError" and "gloo" in str(error)
     return this_world().size > 1 and (is_of_gloo or name.startswith("Dist"))
 
 
 def _refused_values(error: Any, part: str) -> str:
-    """Return the message for a pydantic.ValidationError: each key with its requirements and the given value.
+    """Return the message for a pydantic.ValidationError.
 
-    A union reports one error for each of its members, so the requirements of a key are joined by "or".
+    It names each key, the requirements for it, and the given value.
+
+    pydantic reports one error for each member of a union. Therefore the requirements for a key are joined by "or".
     """
     requirements: dict[str, list[str]] = {}
     values: dict[str, object] = {}
@@ -161,14 +169,14 @@ def _refused_values(error: Any, part: str) -> str:
 
 def _unknown_key(key: str) -> str:
     """Return the message for an unknown key."""
-    # Import keys.py only for this mistake, because the function reads all configurations.
+    # Import keys.py only for this mistake, because unknown_key reads all configurations.
     from gptmini.configuration.keys import unknown_key
 
     return unknown_key(key)
 
 
 def _refused_part(error: BaseException) -> str | None:
-    """Return the message for a part of a configuration that Hydra cannot build; None for a bug in a gptmini class."""
+    """Return the message for a part that Hydra cannot build, or None if the error is a bug in a class of gptmini."""
     cause = error.__cause__
     key = str(error).rpartition("full_key: ")[2].strip()
     blocked = re.match(r"Target '([^']+)' is blocklisted", str(error))
@@ -181,8 +189,8 @@ def _refused_part(error: BaseException) -> str | None:
         return f"cannot import {failed[1]} for {key}: {cause.__cause__}"
 
     sentence = _sentence(cause, key)
-    # A class outside gptmini can raise any error, and its message does not name the key. If an argument is unknown,
-    # Python's message names it.
+    # A class outside gptmini can raise any error, and the message of such an error does not name the key. If an
+    # argument is unknown, Python's message names the argument.
     is_of_others = sentence in (None, str(cause)) and "'gptmini." not in str(error)
     if is_of_others or isinstance(cause, ImportError | TypeError):
         return f"cannot create {key}: {cause}"
@@ -190,7 +198,7 @@ def _refused_part(error: BaseException) -> str | None:
 
 
 def _unknown_option(error: Any) -> str:
-    """Return the message for Hydra's MissingConfigException: an option that its group does not have."""
+    """Return the message for Hydra's MissingConfigException. A group does not have the option that the user chose."""
     group, _, option = str(error.missing_cfg_file).rpartition("/")
     if (group, option) == ("hydra/launcher", "joblib"):
         return (
@@ -208,7 +216,10 @@ def _unknown_option(error: Any) -> str:
 
 
 def _not_composed(error: BaseException) -> str:
-    """Return the message for an error of Hydra or OmegaConf, without the search path and object listed below it."""
+    """Return the message for an error of Hydra or OmegaConf.
+
+    Leave out the search path and the object below the message.
+    """
     text = str(error)
     unknown = re.match(r"Could not override '([^']+)'\.", text)
     if unknown is not None:
@@ -229,9 +240,11 @@ def _not_composed(error: BaseException) -> str:
 
 
 def _not_removed(key: str) -> str:
-    """Return the message for a key that ~KEY cannot remove: Hydra counts a key that is null as absent."""
+    """Return the message for a key that ~KEY cannot remove. For Hydra, a key that is null does not exist."""
     from gptmini.configuration.keys import known_keys
 
     return (
-        f"cannot remove {key}: it is null or absent" if key in known_keys() else _unknown_key(key)
+        f"cannot remove {key}, because it is null or does not exist"
+        if key in known_keys()
+        else _unknown_key(key)
     )

@@ -1,4 +1,4 @@
-"""Turn command-line overrides, as users write them in a shell, into Hydra's override grammar."""
+"""Turn command-line overrides into Hydra's override grammar. Users write the overrides in a shell."""
 
 import math
 import re
@@ -12,12 +12,13 @@ from gptmini.user_error import UserError
 
 # Keys for which Hydra would create an empty folder. gptmini writes runs elsewhere.
 FOLDERS = ("hydra.run.dir", "hydra.run")
-# A value that starts with one of these characters is a list or a quoted string in Hydra's notation. This also holds if
-# the key is a text key.
+# A value that starts with one of these characters is a list or a quoted string in Hydra's notation, even if the key is
+# a text key.
 NOTATION = ("[", "'", '"')
 SWEEPS = re.compile(r"(choice|range|interval|glob|shuffle|sort|tag)\(")
-LONGEST_VALUE = 80  # characters of a value in an error message; a longer value is cut
-# Python's names of YAML's values.
+# Maximum number of characters of a value in an error message. A longer value is cut.
+LONGEST_VALUE = 80
+# Some values as Python writes them, and as YAML writes them.
 YAML_NAMES = {"None": "null", "True": "true", "False": "false"}
 
 
@@ -25,13 +26,14 @@ def quote_for_hydra(typed: Sequence[str], *, multirun: bool = False) -> list[str
     """Quote overrides so that Hydra reads what the user means.
 
     Hydra's grammar does not allow umlauts. Commas, parentheses and other characters have a special meaning. A value is
-    quoted if the grammar cannot read it, or if its key holds text and Hydra would read it as something else.
+    quoted if the grammar cannot read the value. It is also quoted if its key holds text, but Hydra would read the value
+    as something else.
 
     Args:
         typed: the overrides, each written as KEY=VALUE or GROUP=NAME.
         multirun: whether commas separate the values of a sweep.
 
-    Raises UserError for a word that is not an override, and for several values without -m.
+    Raises UserError if a word is not an override, or if a key has several values although -m is not given.
     """
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import HydraException
@@ -62,7 +64,7 @@ def quote_for_hydra(typed: Sequence[str], *, multirun: bool = False) -> list[str
             is_number = not is_text_key and "inf" not in value.lower()
             if is_number and _overflows(override.value()):
                 raise UserError(
-                    f"{line} must be at most 1.8e308; if it is text, quote it: '{key}=\"{value}\"'"
+                    f"{line} must be at most 1.8e308; if the value is text, quote it: '{key}=\"{value}\"'"
                 )
 
         if not is_read and not is_text_key and value.startswith(("[", "{")):
@@ -72,7 +74,7 @@ def quote_for_hydra(typed: Sequence[str], *, multirun: bool = False) -> list[str
 
         is_notation = value.startswith(NOTATION) or SWEEPS.match(value) is not None
         if is_no_option:
-            is_meant = False  # with the value as a name, Hydra's error lists the group's options
+            is_meant = False  # with a quoted value, Hydra's error lists the options of the group
         elif is_text_key and value != value.strip():
             is_meant = False  # Hydra would drop the spaces
         elif is_text_key and multirun:
@@ -99,11 +101,11 @@ def _overflows(value: object) -> bool:
 
 
 def _remedy(word: str) -> str:
-    """Return the end of an error message: the remedy for a word without an equals sign."""
+    """Return the remedy for a word without an equals sign, as the end of an error message."""
     if Path(word).is_file():
         return f"; to train on this file, write data=text data.path={word}"
     if word.endswith(("]", "}", ",")):
-        return "; the shell splits at spaces, so quote a list or mapping: 'key=[a, b]'"
+        return "; quote a list or a mapping, because the shell splits it at spaces: 'key=[a, b]'"
     return ""
 
 
@@ -120,7 +122,7 @@ def quoted(text: str) -> str:
 
 
 def shown(value: object) -> str:
-    """Return the text of a value in an error message: Python's repr, but null, true and false as in YAML."""
+    """Return the text of a value for an error message: Python's repr, but 'null', 'true' and 'false' as in YAML."""
     text = YAML_NAMES.get(repr(value), repr(value))
     return text if len(text) <= LONGEST_VALUE else f"{text[:LONGEST_VALUE]}..."
 
@@ -136,19 +138,22 @@ def as_override(key: str, value: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Typed:
-    """The command-line overrides of one run. Hydra composes the configuration from them."""
+    """The command-line overrides of one run. Hydra composes the configuration from these overrides."""
 
     overrides: Sequence[str] = ()  # each is KEY=VALUE or GROUP=NAME in Hydra's grammar
-    before: Sequence[str] = ()  # the overrides of earlier starts of a resumed run
+    before: Sequence[str] = ()  # the overrides that earlier starts of a resumed run were given
     choices: Mapping[str, str | None]  # the chosen option of each group
-    config_dir: str | None = None  # the user's folder, which adds options to the groups
+    config_dir: str | None = None  # the user's own folder of configuration files
 
     def has(self, key: str) -> bool:
-        """Whether a key, or a key below it, was overridden on the command line."""
+        """Whether a key, or a key below this key, was overridden on the command line."""
         keys = [key_of(line) for line in self.overrides]
         return any(typed == key or typed.startswith(f"{key}.") for typed in keys)
 
     def in_all_starts(self) -> list[str]:
-        """Return the latest override of each key from all starts of the run, without resume and folder."""
+        """Return the latest override of each key from all starts of the run.
+
+        Leave out the keys 'resume' and 'folder'.
+        """
         newest = {key_of(line): line for line in (*self.before, *self.overrides)}
         return [line for key, line in newest.items() if key not in ("resume", "folder")]

@@ -1,8 +1,10 @@
-"""The configuration of a run. Hydra composes it for a new run. A resumed run reads it from the run's folder.
+"""Resolve the configuration of a run.
 
-Overrides of a resumed run may change how it is computed and watched, but not what it has trained so far. A run folder
-may come from somebody else. If only this folder names a function, a file or a server, gptmini does not call the
-function, write the file or send data to the server.
+Hydra composes it for a new run. For a resumed run, read it from the run's folder.
+
+Overrides of a resumed run may change how the run is computed and watched, but not what the run has trained so far. A
+run folder may come from somebody else. If only this folder names a function, a file or a server, gptmini does not call
+the function, write the file or send data to the server.
 """
 
 from dataclasses import replace
@@ -27,13 +29,14 @@ def resolve_configuration(composed: Composed) -> tuple[dict[str, Any], Typed]:
 
     The composed configuration is resolved and changed in place.
 
-    If resume= or folder= names a run to resume, return its stored configuration with the new overrides; the key resume
-    then names the run. Otherwise return the composed configuration with a name, and with the sizes and the tokenizer of
-    init_from. A run in folder= that was killed before its first checkpoint starts again, as a new run.
+    If resume= or folder= names a run to resume, return the stored configuration of the run with the new overrides. The
+    key 'resume' then names the run. Otherwise return the composed configuration with a name. If init_from is set, this
+    configuration has the sizes and the tokenizer of the model that init_from names. A run in folder= that was killed
+    before its first checkpoint starts again, as a new run.
 
     Raises UserError if the run does not exist, or if an override would change what was trained so far. Also raises
-    it if the stored configuration is damaged, is from an earlier version, or names a class that is neither in gptmini's
-    configurations nor in the user's configurations.
+    UserError if the stored configuration is damaged, is from an earlier version, or names a class that is neither in
+    gptmini's configurations nor in the user's configurations.
     """
     from omegaconf import OmegaConf
 
@@ -55,17 +58,17 @@ def resolve_configuration(composed: Composed) -> tuple[dict[str, Any], Typed]:
 
 
 def _run_to_resume(resume: str | None, folder: str | None) -> Path | None:
-    """Return the run folder or the checkpoint to resume from; None for a new run."""
+    """Return the run folder or the checkpoint that the run resumes from, or None for a new run."""
     from gptmini.runs import has_checkpoint, is_run, named_run
 
     if resume is not None and folder is not None:
         raise UserError("give either resume= or folder=, not both")
     if resume is not None:
-        # Resolve a folder of runs only once: a run that starts later must not become the one to resume.
+        # Resolve a folder of runs only once, because a run that starts later must not replace the run to resume.
         return named_run(resume)
     if folder is None:
         return None
-    # A run that was killed before its first checkpoint starts again, with the present overrides.
+    # A run that was killed before its first checkpoint starts again with the overrides of this command.
     place = Path(folder).expanduser()
     return place if is_run(place) and has_checkpoint(place) else None
 
@@ -73,7 +76,7 @@ def _run_to_resume(resume: str | None, folder: str | None) -> Path | None:
 def _stored_configuration(
     named: Path, config: "DictConfig", typed: Typed
 ) -> "tuple[DictConfig, Typed]":
-    """Return a run's stored configuration, changed by the overrides of this start."""
+    """Return the stored configuration of a run, with the overrides of this command."""
     from omegaconf import OmegaConf
 
     from gptmini.runs import find_run, read_config
@@ -82,7 +85,7 @@ def _stored_configuration(
     tree, earlier = read_config(folder, to_go_on=True)
     if "data" not in tree:  # an imported model
         raise UserError(
-            f"cannot resume {folder}: it is an imported model; start a run with init_from={folder}"
+            f"cannot resume {folder}, because it is an imported model; start a run with init_from={folder}"
         )
     for group in PART_GROUPS:
         # A part from the command line replaces the stored part of the same name, so that the file adds nothing to it.
@@ -113,9 +116,9 @@ def _apply(key: str, stored: "DictConfig", config: "DictConfig", folder: Path, l
     """Apply an override to a stored configuration.
 
     Args:
-        key: the key, or the group whose option is chosen.
+        key: the key of the override, or the group if the override chooses an option.
         stored: the run's configuration.
-        config: the composed configuration, which has the key's value.
+        config: the composed configuration. It has the new value of the key.
         folder: the run's folder.
         line: the override.
 
@@ -140,5 +143,5 @@ def _apply(key: str, stored: "DictConfig", config: "DictConfig", folder: Path, l
         raise UserError(f"a resumed run can only turn {key} off; write {key}=null")
     group = key.rpartition(".")[0]
     if group and OmegaConf.select(stored, group) is None:
-        raise UserError(f"cannot set {key}: {folder} was started without {group}")
+        raise UserError(f"cannot set {key}, because the run {folder} was started without {group}")
     OmegaConf.update(stored, key, new, force_add=True)

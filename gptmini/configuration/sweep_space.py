@@ -1,4 +1,4 @@
-"""The search space of a sweep, from the command line and from its file, in the grammar of Hydra's -m."""
+"""Read the search space of a sweep from the command line and from its file, in the grammar of Hydra's -m."""
 
 import json
 import re
@@ -13,12 +13,12 @@ from gptmini.user_error import UserError
 if TYPE_CHECKING:
     from hydra.core.override_parser.types import Override
 
-# Largest number of listed values of one key; checking more would take minutes.
+# Maximum number of values that a sweep lists for one key. To check more values would take minutes.
 MOST_VALUES = 1000
 
 
 def is_sweep_override(line: str) -> bool:
-    """Whether an override is for the sweep itself; every other override is for gptmini train."""
+    """Whether an override is for the sweep itself. Every other override is for gptmini train."""
     return key_of(line).partition(".")[0] == "sweep"
 
 
@@ -26,8 +26,8 @@ def space_of(params: Mapping[str, Any], typed: Sequence[str]) -> Space:
     """Read the search space.
 
     Args:
-        params: the configuration's sweep.params: values by key.
-        typed: overrides for gptmini train; they replace entries of params.
+        params: the values of each key, from sweep.params in the configuration.
+        typed: overrides for gptmini train. An override of a key replaces the entry of this key in params.
 
     Raises UserError if no key varies, or if a varied key must be the same for all runs.
     """
@@ -61,7 +61,7 @@ def space_of(params: Mapping[str, Any], typed: Sequence[str]) -> Space:
 
 
 def _line(key: str, values: object) -> str:
-    """Return an entry of sweep.params as an override: text is used unchanged, a list is a choice of its values."""
+    """Return an entry of sweep.params as an override. Text stays unchanged. A list becomes a choice of its values."""
     if isinstance(values, list):
         return f"{key}=choice({','.join(map(_value, values))})"
     return f"{key}={values if isinstance(values, str) else _value(values)}"
@@ -76,10 +76,12 @@ def _value(value: object) -> str:
 
 
 def _check(override: "Override") -> None:
-    """Raise UserError for an override that a sweep cannot pass to its runs."""
+    """Raise UserError if a sweep cannot pass an override to its runs."""
     key = override.key_or_group
     if key == "resume":
-        raise UserError("resume= is for a single run; to resume a sweep, repeat its command")
+        raise UserError(
+            "resume= is for a single run; to resume a sweep, repeat the command of the sweep"
+        )
     if key == "folder":
         raise UserError(
             "folder= is for a single run; set runs_dir= and name= for the folder of a sweep"
@@ -100,7 +102,7 @@ def _dimension(override: "Override") -> Dimension:
     key = override.get_key_element()
     unknown = sorted(str(tag) for tag in getattr(value, "tags", ()) if tag != "log")
     if unknown:
-        raise UserError(f"the tag of {key} must be log, got {unknown[0]}")
+        raise UserError(f"the tag of {key} must be 'log', got {unknown[0]}")
 
     if isinstance(value, IntervalSweep):
         assert value.start is not None

@@ -1,4 +1,4 @@
-"""Check what a stored configuration names: a run folder may come from somebody else."""
+"""Check which classes a stored configuration names, because a run folder may come from somebody else."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 def check_components(tree: dict, folder: Path, config: "DictConfig", typed: Typed) -> None:
     """Raise UserError unless the present configuration names every class that a stored configuration would call.
 
-    A part may have a class that is named for it in gptmini's files, in the user's --config-dir, or on the command line.
-    A stored logger may have only the arguments that gptmini's files give it.
+    A part may have a class only if gptmini's files, the user's --config-dir or the command line name this class for the
+    part. A stored logger may have only the arguments that the logger has in gptmini's files.
 
     Args:
         tree: the stored configuration.
-        folder: the run's folder, for the error message.
+        folder: the run's folder, which the error message names.
         config: the composed configuration, with the parts from the command line.
         typed: the overrides.
     """
@@ -44,13 +44,13 @@ def check_components(tree: dict, folder: Path, config: "DictConfig", typed: Type
 def _check_loggers(stored: dict, path: Path, typed: Sequence[tuple[str, object]]) -> None:
     """Raise UserError if a stored logger would write outside its run or send its logs to somebody else.
 
-    A stored logger may have only the keys that a configuration file gives it, and the MLflow server must be the user's
-    own.
+    A stored logger may have only the keys that the logger has in a configuration file of gptmini. The MLflow server
+    must be the server in gptmini's own configuration.
 
     Args:
         stored: the loggers, by name.
-        path: the file, for the error message.
-        typed: names and parts of the loggers from the command line or --config-dir. They are not restricted.
+        path: the file that the error message names.
+        typed: names and parts of the loggers from the command line or --config-dir. These loggers are not restricted.
     """
     for name, part in stored.items():
         if not isinstance(part, dict) or (name, part) in typed:
@@ -58,11 +58,11 @@ def _check_loggers(stored: dict, path: Path, typed: Sequence[tuple[str, object]]
         for key, value in part.items():
             if not key.endswith("_") and f"logger.{name}.{key}" not in known_keys():
                 raise UserError(
-                    f"{path} sets logger.{name}.{key}, which is not a key of gptmini; remove it"
+                    f"{path} sets logger.{name}.{key}, but gptmini does not have this key; remove it"
                 )
             if key == "tracking_uri" and value != _own_server():
                 raise UserError(
-                    f"{path} logs to {value}; if you trust this server, set MLFLOW_TRACKING_URI={value}"
+                    f"{path} sends logs to {value}; if you trust this server, set MLFLOW_TRACKING_URI={value}"
                 )
             is_path = isinstance(value, str) and key == "name" and set(value) & set("/\\")
             if is_path or value == "..":

@@ -19,7 +19,7 @@ class UserModules(MetaPathFinder):
 
     def __init__(self, folder: str) -> None:
         self.folder = folder
-        self._found: set[str] = set()  # names of modules
+        self._found: set[str] = set()  # names of the modules that were found in the folder
 
     def find_spec(
         self,
@@ -27,7 +27,10 @@ class UserModules(MetaPathFinder):
         path: Sequence[str] | None = None,
         target: ModuleType | None = None,
     ) -> ModuleSpec | None:
-        """Find the module of this name in the folder; None for a submodule or for another importer."""
+        """Find the module with this name in the folder.
+
+        Return None for a submodule, or if another module imports it.
+        """
         importer = _importer()
         is_own = importer.partition(".")[0] in self._found
         if path is not None or not (importer == LOCATOR or is_own):
@@ -40,14 +43,14 @@ class UserModules(MetaPathFinder):
 
 
 def allow_user_modules(folder: str) -> None:
-    """Find the user's own modules in a folder from now on, if they are nowhere else."""
+    """From now on, let imports find the user's own modules in a folder. Modules in other places take precedence."""
     own = [finder for finder in sys.meta_path if isinstance(finder, UserModules)]
     if not any(finder.folder == folder for finder in own):
         sys.meta_path.append(UserModules(folder))
 
 
 def _importer() -> str:
-    """Return the name of the module whose import statement is running; empty if there is none."""
+    """Return the name of the module whose import statement is running, or an empty string without such a module."""
     frame = sys._getframe()
     while frame is not None:
         name = frame.f_globals.get("__name__", "")

@@ -310,8 +310,7 @@ def test_the_experiment_for_tuning_needs_weights_and_tunes_them(script, base, tm
         "trainer.max_steps=4",
         "trainer.val_every_steps=2",
     )
-    said = "init_from must be a run, a folder or a model's name, got ''"
-    script("train", *arguments).assert_refused(said)
+    script("train", *arguments).assert_refused("init_from must be ", "got ''")
     result = script("train", *arguments, "init_from=runs/smoke")
     assert result.code == 0, result
     losses = [float(loss) for loss in re.findall(r"val loss (\d+\.\d+)", result.out)]
