@@ -1,4 +1,4 @@
-"""The commands. Each module parses a command line, calls the packages below, and prints the results.
+"""The commands. Each module parses a command line, calls other packages of gptmini, and prints the results.
 
 `gptmini NAME ...` calls the main function of the module NAME in this package.
 """
@@ -32,7 +32,7 @@ MODULES = {"import": "import_"}
 
 @one_line_errors()
 def main() -> None:
-    """Run the command named on the command line. Without a name, list the commands."""
+    """Run the command that the command line names. If the command line names no command, list all commands."""
     name = sys.argv[1] if len(sys.argv) > 1 else "--help"
     arguments = sys.argv[2:]
 
@@ -54,7 +54,7 @@ def main() -> None:
 def run(command: str, arguments: list[str]) -> None:
     """Run a command with its arguments.
 
-    Import only the module of this command: sample does not need Hydra, and report does not need Lightning.
+    Import only the module of this command, because 'sample' does not need Hydra, and 'report' does not need Lightning.
     """
     allow_user_modules(str(Path.cwd()))
     import_module(f"gptmini.commands.{MODULES.get(command, command)}").main(arguments)

@@ -1,4 +1,4 @@
-"""Helpers for arguments that several commands share."""
+"""Functions for the arguments that several commands share."""
 
 import argparse
 import sys
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def at_least_one(text: str) -> int:
-    """Return an option's value as an integer of at least 1. This function is an argparse type."""
+    """Return the value of an option as an integer of at least 1. argparse calls this function as a type."""
     try:
         number = int(text)
     except ValueError:
@@ -17,7 +17,10 @@ def at_least_one(text: str) -> int:
 
 
 def print_resolved_run(given: Path, run: Path) -> None:
-    """If the user gave a folder of runs, print on stderr which run is used. Call this when nothing can fail anymore."""
+    """If the user gave a folder of runs, print on stderr which run is used.
+
+    Call this function only when the command can no longer fail.
+    """
     if run.absolute().parent != given.absolute() or sys.stderr is None:
         return
 

@@ -37,8 +37,8 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         nargs="+",
         type=path_argument,
         metavar="run",
-        help="run folder such as runs/latest (uses its best checkpoint), checkpoint file or exported folder; "
-        "runs/NAME means its latest run with a checkpoint",
+        help="run folder such as runs/latest (its best checkpoint is used), checkpoint file or exported folder; "
+        "runs/NAME means the latest run in this folder that has a checkpoint",
     )
     parser.add_argument(
         "--compare",
@@ -60,7 +60,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument(
         "--field",
-        help=f"with --text: field or column of the records that holds the text (default: {FIELD})",
+        help=f"with --text: the field or column that contains the text of each record (default: '{FIELD}')",
     )
     parser.add_argument(
         "--split",
@@ -70,11 +70,11 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--max-tokens",
         type=at_least_one,
-        help="evaluate on this many tokens from the start; if documents are scored separately, the last document is "
-        "not cut (default: all)",
+        help="evaluate on this many tokens from the start of the text; if documents are scored separately, the last "
+        "document is not cut (default: all tokens)",
     )
 
-    # The convention of the figures.
+    # How the losses are computed.
     convention = parser.add_mutually_exclusive_group()
     convention.add_argument(
         "--per-document",
@@ -84,7 +84,8 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     convention.add_argument(
         "--stride",
         type=at_least_one,
-        help="tokens between the starts of overlapping windows (default: the context length, without overlap)",
+        help="number of tokens between the starts of overlapping windows (default: the context length, so that windows "
+        "do not overlap)",
     )
 
     # Computation and output.
@@ -112,10 +113,13 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         if options.compare:
             parser.error(f"--compare requires two runs, got {n_given}")
         parser.error(
-            f"got {n_given} runs; to compare two runs, add --compare; to name files of text, add --text"
+            f"expected one run, got {n_given}; to compare two runs, add --compare; to evaluate on text files, add "
+            "--text"
         )
     if options.text is not None and options.split is not None:
-        parser.error("--split applies only to a prepared folder; leave out --split or --text")
+        parser.error(
+            "--split applies only to a prepared folder; leave out either --split or --text"
+        )
     if options.text is None and options.field is not None:
         parser.error("--field applies only to --text; add --text FILE, or leave out --field")
     return options
@@ -160,7 +164,7 @@ def main(arguments: list[str] | None = None) -> None:
         loss = result.evaluation.loss
         if not math.isfinite(loss):
             print_error(
-                f"the loss of {trained.path} on {text.name} must be finite, got {loss}; the run may have diverged"
+                f"the loss of {trained.path} on {text.name} must be finite, got {loss}; the training may have diverged"
             )
             sys.exit(OUT_OF_RESOURCES)
 
@@ -188,6 +192,7 @@ def open_text(options: argparse.Namespace, trained: "TrainedModel") -> "HeldOutT
     folder = options.data or trained.data
     if folder is None:
         raise UserError(
-            f"{trained.path} does not name its training data; give a prepared folder with --data, or files with --text"
+            f"{trained.path} does not name its training data; give a prepared folder with --data, or text files with "
+            "--text"
         )
     return PreparedText(folder, options.split or SPLIT, options.max_tokens)

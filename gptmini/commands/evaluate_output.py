@@ -1,11 +1,11 @@
-"""Print the figures of gptmini evaluate."""
+"""Format the results of gptmini evaluate as lines of text."""
 
 from collections.abc import Iterator
 from typing import Any
 
 
 def topic_lines(report: dict[str, Any]) -> Iterator[str]:
-    """Yield the figures of an evaluation, one per line."""
+    """Yield the results of an evaluation. Each line has one result."""
     intervals = report["intervals"]
     for model in report["models"]:
         yield f"{model['model']} on {report['text']}, {model['tokens']:,} tokens"
@@ -33,7 +33,7 @@ def topic_lines(report: dict[str, Any]) -> Iterator[str]:
 
 
 def line(name: str, figure: dict[str, Any], digits: str, unit: str = "") -> str:
-    """Return a line with a figure and its interval. digits is a format such as .4f."""
+    """Return a line with a value and its confidence interval. The argument digits is a format such as .4f."""
     value = f"{figure['value']:{digits}} {unit}".rstrip()
     if figure["interval"] is None:
         return f"{name:15} {value}"

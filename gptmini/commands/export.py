@@ -13,8 +13,8 @@ from gptmini.user_error import UserError
 KINDS = ("gpt2", "llama", "mistral", "qwen2", "qwen3", "nanochat")
 DTYPES = ("fp32", "bf16", "fp16", "q8_0")
 GGUF = ".gguf"  # suffix of a GGUF file
-# The default sampling of gptmini sample, written with transformers' names. Without top_k=0, transformers would sample
-# only from the 50 most probable tokens.
+# The default settings of gptmini sample, with the names that transformers uses. Without top_k=0, transformers would
+# sample only from the 50 most probable tokens.
 SAMPLING = {"do_sample": True, "temperature": SAMPLE_TEMPERATURE, "top_k": 0}
 
 
@@ -29,29 +29,29 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "run",
         type=path_argument,
-        help="run folder such as runs/latest (uses its best checkpoint) or checkpoint file; "
-        "runs/NAME means its latest run with a checkpoint",
+        help="run folder such as runs/latest (its best checkpoint is used) or checkpoint file; "
+        "runs/NAME means the latest run in this folder that has a checkpoint",
     )
 
     parser.add_argument(
         "out",
         type=path_argument,
-        help="new folder to write, or new GGUF file to write if the name ends in .gguf",
+        help="name of the new folder to write; if the name ends in .gguf, a new GGUF file is written instead",
     )
 
     parser.add_argument(
         "--as",
         dest="kind",
         choices=KINDS,
-        help="model type of the exported folder (default: the type of the folder that the model was imported from, "
-        "otherwise the most widely supported type that computes the same)",
+        help="model type of the exported folder (default: the type of the folder that the model was imported from; "
+        "for other models, the most widely supported type that computes the same outputs)",
     )
 
     parser.add_argument(
         "--dtype",
         default="fp32",
         choices=DTYPES,
-        help="dtype of the weights; q8_0 has 8.5 bits per weight and requires a GGUF file (default: %(default)s)",
+        help="dtype of the weights; q8_0 stores 8.5 bits per weight and requires a GGUF file (default: %(default)s)",
     )
 
     options = parser.parse_args(arguments)
@@ -65,7 +65,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 
 @one_line_errors()
 def main(arguments: list[str] | None = None) -> None:
-    """Load a model, write the folder or the file, and print its name, type and size."""
+    """Load a model and write it as a folder or as a file. Print the name, the type and the size of what was written."""
     options = parse(arguments)
 
     from gptmini.checkpoint.file import read_checkpoint
@@ -86,7 +86,7 @@ def main(arguments: list[str] | None = None) -> None:
 
     if is_exported(options.run):
         raise UserError(
-            f"{options.run} is already an exported folder; to make a run from it, use gptmini import"
+            f"{options.run} is already an exported folder; to create a run from this folder, use gptmini import"
         )
     run = named_run(options.run, saved=True)
     checkpoint = find_checkpoint(run)

@@ -1,4 +1,4 @@
-"""Print --help: the keys of a configuration, with their comments from the YAML files."""
+"""Print the text of --help: the keys of a configuration, and the comments on these keys from the YAML files."""
 
 import json
 import string
@@ -18,17 +18,18 @@ if TYPE_CHECKING:
     from gptmini.configuration.overrides import Typed
 
 WIDTH = 100  # columns of the help text
-# Columns for KEY=VALUE. Nearly all keys of gptmini fit. The comment on a longer key starts on the next line.
+# Number of columns for KEY=VALUE. Nearly all keys of gptmini fit into them. The comment on a longer key starts on the
+# next line.
 KEY_WIDTH = 42
 
 
 def show_help(command: str, composed: "Composed", keys: Sequence[str] = ()) -> None:
-    """Print the help of a command: its groups, and each key with its current value and its comment in the YAML files.
+    """Print the help of a command: its groups, its keys, the current value of each key, and the comment on each key.
 
     Args:
-        command: name of the root configuration. Its hydra.help.template is the text around groups and keys.
-        composed: the configuration, which determines the groups and keys.
-        keys: print only these keys or groups; empty for all.
+        command: name of the root configuration. Its key hydra.help.template has the text around the groups and the
+        keys. composed: the configuration, which determines the groups and keys. keys: print only these keys or groups.
+        If this sequence is empty, print all keys.
 
     Raises UserError if a key does not exist.
     """
@@ -36,7 +37,7 @@ def show_help(command: str, composed: "Composed", keys: Sequence[str] = ()) -> N
     typed = composed.typed
     groups = [group for group in [*typed.choices][::-1] if (CONFIGS / group).is_dir()]
     if command == "prepare":
-        # gptmini prepare accepts all keys of gptmini train, but uses only these.
+        # gptmini prepare accepts all keys of gptmini train, but uses only the keys in wanted_here.
         wanted_here = keys_with("for_prepare")
         tree = {name: value for name, value in tree.items() if name in wanted_here}
         groups = [group for group in groups if group in wanted_here]
@@ -67,10 +68,10 @@ def _options(groups: Sequence[str], config_dir: str | None) -> Iterator[str]:
 
 
 def _meanings(command: str, groups: Sequence[str], typed: "Typed") -> dict[str, str]:
-    """Return the comments on keys by dotted name, and the comment on each group's chosen option by the group's name.
+    """Return the comments on keys by dotted name, and the comment on the chosen option of each group by group.
 
-    If an option extends another option, its own comments take precedence. Comments in an experiment are left out,
-    because they explain the values of the experiment, not the keys.
+    If an option extends another option, the comments in the extending option take precedence. Comments in an experiment
+    are left out, because they explain the values of the experiment, not the keys.
     """
     meanings = {}
     for name in ("train", command) if command == "prepare" else (command,):
@@ -88,7 +89,7 @@ def _meanings(command: str, groups: Sequence[str], typed: "Typed") -> dict[str, 
 def _described(
     tree: dict, groups: Sequence[str], typed: "Typed", meanings: dict[str, str]
 ) -> Iterator[str]:
-    """Yield lines with all keys of a configuration: root keys first, then the keys of each group."""
+    """Yield lines with all keys of a configuration: the root keys, followed by the keys of each group."""
     roots = {name: value for name, value in tree.items() if name not in groups}
     yield from _section(roots, "", meanings)
 
@@ -106,9 +107,9 @@ def _described(
 def _section(
     tree: dict, prefix: str, meanings: dict[str, str], *, wanted: str = ""
 ) -> Iterator[str]:
-    """Yield lines with the keys of a nested mapping, except keys that users cannot set.
+    """Yield lines with the keys of a nested mapping. Leave out the keys that users cannot set.
 
-    wanted selects one key or the keys below it; empty for all.
+    The argument wanted selects one key and the keys below this key. If wanted is empty, yield all keys.
     """
     for name, value in tree.items():
         key = f"{prefix}{name}"
@@ -138,7 +139,8 @@ def _as_typed(value: object) -> str:
 def _wrapped(text: str, first: str, *, indent: int | None = None) -> list[str]:
     """Wrap text to WIDTH columns. `first` starts the first line.
 
-    Later lines are indented by `indent` columns. If it is None, they are aligned with the text after `first`.
+    Later lines are indented by `indent` columns. If `indent` is None, later lines are aligned with the text after
+    `first`.
     """
     if not text:
         return [first.rstrip(": ")]

@@ -1,4 +1,4 @@
-"""Commands with a Hydra configuration: parse their flags, and run one job or the jobs of -m."""
+"""Parse the flags of the commands with a Hydra configuration, and run one job, or several jobs with -m."""
 
 import argparse
 import os
@@ -26,21 +26,21 @@ from gptmini.user_error import UserError
 from gptmini.version import __version__
 from gptmini.world import this_world
 
-# A function that runs a job of a command. Its result goes to Hydra's sweepers.
+# A function that runs a job of a command. The result of the function goes to Hydra's sweepers.
 Job = Callable[[Composed], Any]
 
 
 def run_hydra_command(command: str, arguments: list[str], job: Job, show: Job) -> None:
     """Let Hydra compose a configuration, and run a job with it. With -m, run several jobs.
 
-    --help and --cfg print the configuration instead. Each rank of a run does all this, so a mistake ends every rank.
-    Only rank 0 prints the error.
+    --help and --cfg print the configuration instead. Each rank of a run calls this function, so a mistake of the user
+    ends every rank. Only rank 0 prints the error.
 
     Args:
-        command: train or prepare, also the name of the root configuration.
+        command: 'train' or 'prepare'. This is also the name of the root configuration.
         arguments: flags and overrides.
-        job: called to run the command.
-        show: called for --cfg.
+        job: the function that runs the command.
+        show: the function that prints the configuration for --cfg.
     """
     world = this_world()
     mute(world.rank > 0)
@@ -52,7 +52,7 @@ def run_hydra_command(command: str, arguments: list[str], job: Job, show: Job) -
         launcher = world.launcher
         if flags.multirun and launcher is not None:
             raise UserError(
-                f"-m starts several runs, but {launcher} launches a single run; use gptmini sweep"
+                f"-m starts several runs, but {launcher} launches a single run; use gptmini sweep instead of -m"
             )
         _run(command, flags, argv, show if flags.cfg else job)
 
@@ -128,10 +128,13 @@ def parse_flags(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
     refuse_options_as_keys(parser, flags.overrides)
 
     if flags.experimental_rerun is not None:
-        raise UserError("--experimental-rerun would load pickled code; resume a run with resume=")
+        raise UserError(
+            "--experimental-rerun would load pickled code; to resume a run, use resume="
+        )
     if flags.config_path is not None or flags.config_name is not None:
         raise UserError(
-            "--config-path and --config-name would replace gptmini's files; add your own files with --config-dir"
+            "--config-path and --config-name would replace gptmini's configuration files; add your own files with "
+            "--config-dir"
         )
     if flags.config_dir is not None and not Path(flags.config_dir).is_dir():
         raise UserError(f"--config-dir must be an existing folder, got {flags.config_dir}")
@@ -145,7 +148,7 @@ def parse_flags(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
     if flags.cfg and not shows_job:
         if any(key_of(word) in ("resume", "folder") for word in flags.overrides):
             raise UserError(
-                "for a resumed run, print the configuration with --cfg job and without --package"
+                "to print the configuration of a resumed run, use --cfg job without --package"
             )
         flags.cfg = None
         return flags, arguments
@@ -165,12 +168,12 @@ def parse_flags(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
 def refuse(parser: argparse.ArgumentParser, message: str, *, with_sweep: bool = False) -> NoReturn:
     """Print an error of argparse as one line on stderr, and exit with code 2.
 
-    If an unknown flag has the name of a key, the line says how to set the key.
+    If an unknown flag has the name of a key, the message shows how to set the key.
 
     Args:
         parser: the parser that found the error.
         message: argparse's message.
-        with_sweep: True if the command has the keys of sweep.
+        with_sweep: True if the command has the keys of the group 'sweep'.
     """
     unknown = re.match(r"unrecognized arguments: --([\w.-]+)", message)
     key = None if unknown is None else _key_named(unknown[1].replace("-", "_"), with_sweep)
@@ -183,7 +186,10 @@ def refuse(parser: argparse.ArgumentParser, message: str, *, with_sweep: bool = 
 
 
 def _key_named(name: str, with_sweep: bool) -> str | None:
-    """Return the key or the group with a name. Otherwise return a key GROUP.NAME, or None if no key matches."""
+    """Return the key or the group with this name.
+
+    If there is no such key or group, return a key GROUP.NAME. If no key matches, return None.
+    """
     groups = [place.name for place in CONFIGS.iterdir() if place.is_dir()]
     keys = [key for key in known_keys() if with_sweep or not key.startswith("sweep.")]
     if name in keys or name in groups:
@@ -192,7 +198,7 @@ def _key_named(name: str, with_sweep: bool) -> str | None:
 
 
 def _check_jobs_differ(overrides: Sequence[str]) -> None:
-    """Raise UserError if all jobs would train the same run, or if a job would start with another job's weights."""
+    """Raise UserError if all jobs would train the same run, or if a job would start with the weights of another job."""
     from gptmini.runs import named_run
 
     for line in overrides:
@@ -200,17 +206,17 @@ def _check_jobs_differ(overrides: Sequence[str]) -> None:
         value = line.partition("=")[2]
         differs = any(mark in value for mark in (",", "${"))
         if key in ("folder", "resume") and not differs:
-            fix = "give each run its own folder: folder=runs/mine/${hydra:job.num}"
+            fix = "give each run its own folder, such as folder=runs/mine/${hydra:job.num}"
             if key == "resume":
                 fix = "leave out -m"
             raise UserError(f"{line} names a single run, but -m starts several runs; {fix}")
         if key != "init_from":
             continue
 
-        # A path that is not a run folder means the latest run in it.
+        # If a path is a folder but not the folder of a run, it means the latest run in this folder.
         place = Path(value).expanduser()
         is_newest = place.name == "latest" or (place.is_dir() and named_run(place) != place)
         if is_newest:
             raise UserError(
-                f"{line} means the latest run, which changes with each job; give the folder of one run"
+                f"{line} means the latest run, but each job of -m changes the latest run; give the folder of one run"
             )

@@ -26,9 +26,9 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 
     parser.add_argument(
         "source",
-        help="Hugging Face folder of a GPT-2, Llama, Mistral or Qwen (safetensors, and tokenizer.json or vocab.json "
-        "with merges.txt); folder that gptmini export wrote; nanoGPT's ckpt.pt; or name of a model on the Hugging Face "
-        "hub, such as openai-community/gpt2",
+        help="Hugging Face folder of a GPT-2, Llama, Mistral or Qwen model (with safetensors files, and with "
+        "tokenizer.json or vocab.json and merges.txt); folder that gptmini export wrote; nanoGPT's ckpt.pt; or name of "
+        "a model on the Hugging Face hub, such as openai-community/gpt2",
     )
 
     parser.add_argument("run", type=path_argument, help="new run folder, such as runs/gpt2")
@@ -36,7 +36,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--meta",
         type=path_argument,
-        help="nanoGPT's meta.pkl, for a ckpt.pt with a character vocabulary (default: GPT-2's tokenizer)",
+        help="nanoGPT's meta.pkl, if the vocabulary of ckpt.pt consists of characters (default: GPT-2's tokenizer)",
     )
 
     return parser.parse_args(arguments)
@@ -73,11 +73,11 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _describe(folder: Path, source: str, sizes: "GPTConfig") -> None:
-    """Write the files that the other commands need to read a folder as a run of zero steps.
+    """Write the files that the other commands require, so that these commands read the folder as a run of zero steps.
 
     Args:
         folder: folder of the run.
-        source: SOURCE on the command line.
+        source: the argument SOURCE of the command line.
         sizes: configuration of the model.
     """
     import yaml
@@ -98,9 +98,9 @@ def read_model(source: str, path: Path, meta: Path | None) -> "tuple[GPT, Tokeni
     """Read the model and the tokenizer of a folder, or of nanoGPT's checkpoint.
 
     Args:
-        source: SOURCE on the command line.
-        path: its path, from local_path.
-        meta: nanoGPT's meta.pkl, if any.
+        source: the argument SOURCE of the command line.
+        path: the path that local_path returned for the source.
+        meta: the path of nanoGPT's meta.pkl, or None.
 
     Raises UserError if the path does not exist, or if gptmini does not support its model.
     """
@@ -110,7 +110,7 @@ def read_model(source: str, path: Path, meta: Path | None) -> "tuple[GPT, Tokeni
     check_is_supported(path)
     if path.is_file() and path.suffix == ".safetensors":
         raise UserError(
-            f"cannot import {path} without its config and tokenizer; give the folder that contains it"
+            f"cannot import {path} without its config and tokenizer; give the folder that contains this file"
         )
     if path.is_file():
         return read_nanogpt(path, meta)

@@ -18,11 +18,11 @@ from gptmini.job.launch import RanksFailed
 from gptmini.process import INTERRUPTED, MISUSE, OUT_OF_RESOURCES, is_muted
 from gptmini.world import this_world
 
-# Every rank except rank 0 waits this many seconds before it prints an error. Rank 0 may have the same error: then it
-# prints the error and ends, and torchrun ends all other ranks.
+# Every rank except rank 0 waits this many seconds before it prints an error. If rank 0 has the same error, it prints
+# the error and ends. Then torchrun ends all other ranks.
 BEHIND = 10
 
-# How argparse words an error (Python 3.11 to 3.14), and how gptmini words it.
+# Error messages of argparse (Python 3.11 to 3.14), and the messages that gptmini prints instead.
 REWORDED = (
     (r"argument (\S+): (must .*)", r"\1 \2"),
     (r"argument (\S+): invalid choice: (.*) \(choose from (.*)\)", r"\1 must be one of \3, got \2"),
@@ -33,7 +33,8 @@ REWORDED = (
     (r"argument (\S+): not allowed with argument (\S+)", r"give either \2 or \1, not both"),
     (r"the following arguments are required: (.*)", r"missing argument: \1; see --help"),
 )
-# If an option is unknown, a known option of at least this similarity is suggested; --json and --sort have 0.67.
+# If an option is unknown, gptmini suggests a known option of at least this similarity. For example, the similarity of
+# --json and --sort is 0.67.
 ALIKE = 0.7
 
 
@@ -47,7 +48,7 @@ def one_line_errors() -> Iterator[None]:
     for stream in (sys.stdout, sys.stderr):
         # A closed stream is None, and a caller's own stream may lack this method.
         if hasattr(stream, "reconfigure"):
-            # Print an escape sequence for a character that the system's encoding lacks, instead of raising an error.
+            # If the system's encoding does not have a character, print an escape sequence instead of raising an error.
             stream.reconfigure(errors="backslashreplace")
 
     try:
@@ -77,7 +78,10 @@ def one_line_errors() -> Iterator[None]:
 
 
 def _stdout_is_unread() -> bool:
-    """Return whether stdout is a pipe without a reader. Any other broken pipe, such as a worker's, is an error."""
+    """Return whether stdout is a pipe without a reader.
+
+    Other broken pipes, such as the pipe of a worker, are errors.
+    """
     stdout = sys.stdout
     if stdout is None or not hasattr(select, "poll"):
         return False
@@ -91,9 +95,9 @@ def _stdout_is_unread() -> bool:
 
 
 def print_error(mistake: str) -> None:
-    """Print an error as one line on stderr. Every rank except rank 0 adds its number.
+    """Print an error as one line on stderr. Every rank except rank 0 adds its own number to the line.
 
-    Print nothing if stderr is closed, because print would use stdout instead.
+    Print nothing if stderr is closed, because print() would then use stdout.
     """
     rank = this_world().rank
     where = f"rank {rank}: " if rank > 0 else ""
@@ -119,7 +123,10 @@ class Parser(argparse.ArgumentParser):
 
 
 def complaint(parser: argparse.ArgumentParser, message: str) -> str:
-    """Return an error of argparse in gptmini's words. For an unknown option, suggest the most similar option."""
+    """Return the message that gptmini prints for an error of argparse.
+
+    If an option is unknown, the message suggests the most similar option.
+    """
     unknown = re.match(r"unrecognized arguments: (\S+)", message)
     if unknown is None:
         for theirs, ours in REWORDED:
@@ -136,7 +143,10 @@ def complaint(parser: argparse.ArgumentParser, message: str) -> str:
 
 
 def refuse_options_as_keys(parser: argparse.ArgumentParser, words: Sequence[object]) -> None:
-    """Print an error and exit if a word is NAME=VALUE, an option --NAME exists, and no file has this name."""
+    """Print an error and exit if a word is NAME=VALUE although an option --NAME exists.
+
+    Do nothing if a file has the name of this word.
+    """
     flags = _flags_of(parser)
     for word in map(str, words):
         flag, equals, _ = f"--{word}".partition("=")
@@ -150,7 +160,10 @@ def _flags_of(parser: argparse.ArgumentParser) -> list[str]:
 
 
 def path_argument(text: str) -> Path:
-    """Return an option's value as a path. A leading ~ is the home folder. This function is an argparse type."""
+    """Return the value of an option as a path.
+
+    A leading ~ means the home folder. argparse calls this function as a type.
+    """
     if not text:
         raise argparse.ArgumentTypeError("must be a file or a folder, got an empty name")
     try:

@@ -13,7 +13,7 @@ from gptmini.user_error import UserError
 if TYPE_CHECKING:
     from gptmini.data import TokenStore
 
-# To print the start of a document, decode this many ids and print this many characters.
+# To print the start of a document, decode SHOWN_IDS ids and print SHOWN_CHARACTERS characters.
 SHOWN_IDS = 100
 SHOWN_CHARACTERS = 72
 
@@ -72,7 +72,7 @@ def run_job(composed: Composed) -> None:
 
 
 def inspection(store: "TokenStore") -> Iterator[str]:
-    """Yield lines about both splits of a prepared folder and their documents."""
+    """Yield lines about both splits of a prepared folder and about the documents in each split."""
     from gptmini.data.inspect import inspect_split
     from gptmini.data.meta import SPLITS
     from gptmini.tokenizer import from_dict
@@ -100,7 +100,7 @@ def inspection(store: "TokenStore") -> Iterator[str]:
 
 
 def _sources(store: "TokenStore") -> Iterator[str]:
-    """Yield lines about the sources of a mixture, and nothing for any other folder."""
+    """Yield lines about the sources of a mixture. If the folder is not a mixture, yield nothing."""
     if not store.sources[0].name:
         return
     yield ""
@@ -110,7 +110,7 @@ def _sources(store: "TokenStore") -> Iterator[str]:
 
 
 def _row(name: str, cells: "Sequence[str]") -> str:
-    """Return a row of the table of splits."""
+    """Return a row of the table that compares the splits."""
     return f"{name:16}" + "".join(f"{cell:>20}" for cell in cells)
 
 

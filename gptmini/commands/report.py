@@ -1,4 +1,4 @@
-"""Write one run or a comparison as an HTML page, or a run's curves as CSV: gptmini report RUN [options]."""
+"""Write an HTML page about runs, or write the curves of a run as CSV: gptmini report RUN [options]."""
 
 import argparse
 import sys
@@ -18,25 +18,27 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     """Read the command line: either one run, or several runs after --compare."""
     parser = Parser(
         prog="gptmini report",
-        description="Write a run's curves, samples, pictures and configuration as one HTML page, or its curves as CSV.",
+        description="Write the curves, samples, pictures and configuration of a run as one HTML page, or write the "
+        "curves as CSV.",
     )
     parser.add_argument(
         "run",
         nargs="?",
         type=path_argument,
-        help="run folder such as runs/latest; runs/NAME means its latest run",
+        help="run folder such as runs/latest; runs/NAME means the latest run in this folder",
     )
     parser.add_argument(
         "--compare",
         nargs="+",
         type=path_argument,
         metavar="RUN",
-        help="plot several runs in the same charts; runs/NAME means all of its runs",
+        help="plot several runs in the same charts; runs/NAME means all runs in this folder",
     )
     parser.add_argument(
         "--csv",
         action="store_true",
-        help="write the run's curves as CSV instead of a page: one row per step, one column per tag",
+        help="write the curves of the run as CSV instead of a page; the CSV file has one row per step and one column "
+        "per tag",
     )
     parser.add_argument(
         "--out",
@@ -60,7 +62,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 
 @one_line_errors()
 def main(arguments: list[str] | None = None) -> None:
-    """Write the page or the table, and print its file name and size."""
+    """Write the page or the table, and print the name and the size of the file."""
     options = parse(arguments)
 
     from gptmini.files import encodable, replacing

@@ -26,14 +26,14 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         nargs="?",
         type=path_argument,
         default=Path("runs"),
-        help="folder of all runs (default: runs), or runs/NAME for the runs with this name",
+        help="folder that contains all runs (default: 'runs'), or runs/NAME for the runs with this name",
     )
     parser.add_argument(
         "--sort",
         choices=("begun", "loss"),
         default="begun",
-        help="begun: by start time, latest last; loss: by bits per byte, best first, because runs may have "
-        "different tokens (default: begun)",
+        help="'begun' sorts the runs by start time, and the latest run is last; 'loss' sorts them by bits per byte, "
+        "and the best run is first; bits per byte can be compared even if runs have different tokens (default: begun)",
     )
     return parser.parse_args(arguments)
 
@@ -51,7 +51,8 @@ def main(arguments: list[str] | None = None) -> None:
     if not folders:
         problem = "has no runs" if options.folder.exists() else "does not exist"
         raise UserError(
-            f"{options.folder} {problem}; start a run with gptmini train, or pass the folder that you gave as runs_dir="
+            f"{options.folder} {problem}; start a run with gptmini train, or pass the folder that you set with "
+            "runs_dir="
         )
 
     runs = [overview_of(folder) for folder in folders]
@@ -59,7 +60,7 @@ def main(arguments: list[str] | None = None) -> None:
         runs.sort(key=bits_of)
 
     for line in aligned([HEADING, *map(cells, runs)]):
-        # Overrides of somebody else's run may contain terminal escape sequences.
+        # If the run comes from somebody else, its overrides may contain escape sequences of a terminal.
         print(printable(line))
     for run in runs:
         if run.reason is not None:
@@ -67,15 +68,16 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def bits_of(run: "Overview") -> float:
-    """Return bits per byte as a sort key. Runs without a validation come last.
+    """Return the bits per byte of a run as a sort key. Runs without a validation come last.
 
-    Runs on the same tokens are sorted by loss, because bits per byte are then proportional to the loss.
+    If runs have the same tokens, their bits per byte are proportional to their losses. The order of such runs is the
+    order of their losses.
     """
     return math.inf if run.bits_per_byte is None else run.bits_per_byte
 
 
 def cells(run: "Overview") -> list[str]:
-    """Return the cells of a run's row."""
+    """Return the cells in the row of a run."""
     steps = ""
     if run.step is not None:
         steps = str(run.step) if run.max_steps is None else f"{run.step} of {run.max_steps}"

@@ -1,4 +1,4 @@
-"""Train one run per combination of values, and find the best: gptmini sweep [KEY=VALUES ...] [--jobs N]."""
+"""Train one run for each combination of values, and find the best run: gptmini sweep [KEY=VALUES ...] [--jobs N]."""
 
 import argparse
 import importlib.util
@@ -19,7 +19,7 @@ from gptmini.user_error import UserError
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
-    """Parse the command line. The field overrides holds all words that are not options."""
+    """Parse the command line. The field 'overrides' contains all words that are not options."""
     parser = Parser(prog="gptmini sweep", add_help=False, allow_abbrev=False)
     parser.add_argument("overrides", nargs="*")
     parser.add_argument("--jobs", type=int)
@@ -46,7 +46,8 @@ def main(arguments: list[str] | None = None) -> None:
         for line in own:
             if line.lstrip("+~").startswith("sweep.params"):
                 raise UserError(
-                    f"{line} works only in a file; to vary a key, write KEY=VALUES such as optimizer.lr=0.1,0.2"
+                    f"{line} works only in a file; to vary a key on the command line, write KEY=VALUES such as "
+                    "optimizer.lr=0.1,0.2"
                 )
         composed = compose("sweep", own, options.config_dir)
         if options.help:
@@ -63,7 +64,7 @@ def main(arguments: list[str] | None = None) -> None:
         sampler = settings.sampler_of(space)
 
         checked = check_and_prepare(space, options.config_dir)
-        # Replace a name such as runs/latest, because it points to another run once the first run starts.
+        # Replace a name such as runs/latest. This link points to a different run as soon as the first run starts.
         if any(key_of(line) == "init_from" for line in space.fixed):
             source = as_override("init_from", checked.tree["init_from"])
             others = [line for line in space.fixed if key_of(line) != "init_from"]

@@ -11,14 +11,14 @@ from gptmini.world import this_world
 
 
 def main(arguments: list[str]) -> None:
-    """Train a run, or several runs with -m."""
+    """Train one run, or train several runs with -m."""
     run_hydra_command("train", arguments, run_job, show_configuration)
 
 
 def run_job(composed: Composed) -> float | None:
     """Train as a Hydra job, and return the best loss. If a signal stopped the run, exit with the signal's code.
 
-    The best loss is None if this process only launched the ranks.
+    Return None if this process only launched the ranks.
     """
     from gptmini.job.train import train, train_as_follower
 
@@ -31,9 +31,11 @@ def run_job(composed: Composed) -> float | None:
 
 
 def show_configuration(composed: Composed) -> None:
-    """Print the configuration for a command line. With resume= or folder=, print the configuration of that run.
+    """Print the configuration for a command line.
 
-    With budget=, prepare the text first, because the chosen values depend on it.
+    If resume= or folder= names a run, print the configuration of this run.
+
+    If budget= is set, prepare the text before printing, because the chosen values depend on the text.
     """
     from gptmini.configuration.building import as_yaml, build_settings
     from gptmini.configuration.stored import resolve_configuration
