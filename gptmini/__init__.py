@@ -1,6 +1,6 @@
-"""Train, watch and sample a GPT from any text on one machine.
+"""Train a GPT on any text on one machine, watch the training, and sample from the model.
 
-Each public name is imported on first use, so `import gptmini` alone does not import torch.
+Each public name is imported when it is first used, so `import gptmini` alone does not import torch.
 """
 
 from importlib import import_module
@@ -50,9 +50,9 @@ __all__ = [
 
 
 def train(*overrides: str) -> "TrainingResult":
-    """Train like `gptmini train OVERRIDES`, and return the run's folder, best evaluation and number of steps.
+    """Train like `gptmini train OVERRIDES`. Return the folder of the run, its best evaluation and its number of steps.
 
-    Raises UserError with the command's message if the user made a mistake.
+    Raises UserError if the user made a mistake. The message is the same as the message of the command.
     """
     from gptmini.job.api import train_from_python
 

@@ -1,4 +1,4 @@
-"""Entry point of the program gptmini and of `python -m gptmini`."""
+"""Start the program gptmini, also as `python -m gptmini`."""
 
 import sys
 from pathlib import Path
@@ -7,10 +7,10 @@ from gptmini import commands, process
 
 
 def main(command: str | None = None) -> None:
-    """Run a command with the arguments of the command line.
+    """Run a command with the arguments from the command line.
 
     Args:
-        command: name of the command; None to read it from the first argument.
+        command: the name of the command. None to read the name from the first argument.
     """
     process.choose_spin_count()
     process.watch_launcher()

@@ -1,4 +1,4 @@
-"""Write files and folders atomically, under a temporary name."""
+"""Write files and folders atomically. While a file or a folder is written, it has a temporary name."""
 
 import os
 import secrets
@@ -10,18 +10,20 @@ from pathlib import Path
 from typing import BinaryIO
 
 PACKAGE = Path(__file__).resolve().parent
-# The folder of gptmini's configuration files: inside an installed package, or next to the package in a clone.
+# The folder of gptmini's configuration files. In an installed package, it is inside the package. In a clone of the
+# repository, it is next to the package.
 CONFIGS = PACKAGE / "configs" if (PACKAGE / "configs").is_dir() else PACKAGE.parent / "configs"
 
-OTHER_FILES = 256  # open files of a process that are not data files: libraries, logs, checkpoints
+# Number of open files that a process needs for libraries, logs and checkpoints, in addition to data files.
+OTHER_FILES = 256
 
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
     """Add the name of a file or folder to an OSError in the block, if the error does not name a file.
 
-    The system's error names a file that cannot be opened or created. It does not name a file that cannot be written or
-    flushed.
+    If a file cannot be opened or created, the error of the system names the file. If a file cannot be written or
+    flushed, the error does not name the file.
     """
     try:
         yield
@@ -33,7 +35,7 @@ def naming(path: Path) -> Iterator[None]:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """Open a new file that replaces `path` when the block ends: a reader sees either the old file or the new file.
+    """Open a new file that replaces `path` when the block ends. A reader sees either the old file or the new file.
 
     The bytes are flushed to disk before the rename. If the block raises, the old file is unchanged and the new file is
     removed.
@@ -50,7 +52,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 
 @contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
-    """Create a folder that is renamed to `path` when the block ends: the folder is either complete or absent.
+    """Create a folder that is renamed to `path` when the block ends. The folder `path` is either complete or absent.
 
     Yields the folder under its temporary name. The block must flush its files to disk. If the block raises, the new
     folder is removed.
@@ -74,7 +76,7 @@ def new_folder(path: Path) -> Iterator[Path]:
 
 
 def replace_by_symlink(destination: str, link: Path) -> None:
-    """Make link a symbolic link to destination: a reader sees either the old link or the new link."""
+    """Make `link` a symbolic link to `destination`. A reader sees either the old link or the new link."""
     temporary = temporary_beside(link)
     try:
         temporary.symlink_to(destination)
@@ -84,30 +86,30 @@ def replace_by_symlink(destination: str, link: Path) -> None:
 
 
 def encodable(text: str) -> str:
-    """Replace lone surrogates, which UTF-8 cannot encode, by escapes.
+    """Replace each lone surrogate by an escape sequence, because UTF-8 cannot encode lone surrogates.
 
-    Python stores a byte of a file name that is not UTF-8 as a lone surrogate, U+DC80 to U+DCFF.
+    If a byte of a file name is not UTF-8, Python stores the byte as a lone surrogate, U+DC80 to U+DCFF.
     """
     return text.encode("utf-8", errors="backslashreplace").decode("utf-8")
 
 
 def flush_file(file: BinaryIO) -> None:
-    """Flush a file's written bytes to disk, so that they survive a power failure."""
+    """Flush the written bytes of a file to disk, so that these bytes survive a power failure."""
     file.flush()
     os.fsync(file.fileno())
 
 
 def temporary_beside(path: Path) -> Path:
-    """Return a new hidden name next to `path`, under which its file is written before the rename.
+    """Return a new hidden name next to `path`. The file has this name until it is renamed to `path`.
 
-    The name is random, so that nobody can have created a link with this name. Open the file in mode "xb", which
-    refuses an existing name.
+    The name is random, so that nobody can have created a link with this name. Open the file in mode "xb", because this
+    mode refuses an existing name.
     """
     return path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
 
 
 def allow_open_files(number: int) -> None:
-    """Raise this process's limit of open files to `number` plus OTHER_FILES, or as far as the system allows."""
+    """Raise the limit of open files of this process to `number` + OTHER_FILES, or as far as the system allows."""
     try:
         import resource
     except ImportError:  # Windows has no such limit

@@ -1,6 +1,6 @@
-"""Choose the device, precision and threads for this machine; measure its time, memory and speed.
+"""Choose the device, the precision and the threads for this machine, and measure time, memory and speed.
 
-python -m gptmini.hardware prints the choices that gptmini makes on this machine, with their reasons.
+python -m gptmini.hardware prints the choices that gptmini makes on this machine, and the reason for each choice.
 """
 
 import argparse
@@ -23,21 +23,21 @@ TF32_SINCE = (8, 0)  # compute capability of the first GPUs with TF32: Ampere
 TRITON_SINCE = (7, 0)  # compute capability of the oldest GPUs that Triton supports: Volta
 # The C++ compiler that torch.compile calls on a CPU, as in torch._inductor.config.cpp.cxx.
 CPP_COMPILER = os.environ.get("CXX", "clang++" if sys.platform == "darwin" else "g++")
-# Why device=auto chooses a device; mps means Apple's GPUs.
+# The reason why device=auto chooses a device. The device 'mps' is the GPU of an Apple computer.
 DEVICE_REASONS = {
     "cuda": "CUDA device found",
     "mps": "no CUDA device found",
     "cpu": "no CUDA or MPS device found",
 }
-# Names of the dtypes for sampling.
+# The dtypes of the weights for sampling, by name.
 DTYPES = {
     "fp32": torch.float32,
     "bf16": torch.bfloat16,
     "fp64": torch.float64,
 }
 
-# Dense bf16 operations per second from NVIDIA's data sheets, by the device name that the driver reports. Lightning also
-# has such a table, but its table confuses the L40S with the L4.
+# Dense bf16 operations per second from NVIDIA's data sheets, by the device name that the driver reports. Lightning has
+# a similar table, but Lightning's table confuses the L40S with the L4.
 PEAKS = {
     "NVIDIA A100-SXM4-40GB": 312e12,
     "NVIDIA A100-SXM4-80GB": 312e12,
@@ -64,20 +64,20 @@ class Hardware:
     """A choice of device, precision and compilation."""
 
     device: str  # cpu, cuda or mps
-    # fp32: float32 throughout. bf16: float32 weights under torch's autocast.
-    # bf16_stream: bfloat16 activations; each layer casts its float32 weights to bfloat16.
+    # 'fp32' uses float32 everywhere. 'bf16' uses float32 weights and torch's autocast.
+    # 'bf16_stream' uses bfloat16 activations, and each layer casts its float32 weights to bfloat16.
     precision: str
     compile: bool  # whether to compile the loss
     devices: int  # number of GPUs, or of processes on the CPU
-    reasons: Mapping[str, str]  # reason of each automatic choice, by field
+    reasons: Mapping[str, str]  # the reason for each automatic choice, by the name of the field
 
     @property
     def tf32(self) -> bool:
-        """Whether float32 matrix products use TF32, NVIDIA's faster format with fewer bits."""
+        """Whether float32 matrix products use TF32. TF32 is a format of NVIDIA that is faster but has fewer bits."""
         return self.device == "cuda" and torch.cuda.get_device_capability() >= TF32_SINCE
 
     def __str__(self) -> str:
-        """Return one line for the console."""
+        """Return the choices and their reasons as one line for the console."""
         precision = self.precision
         if precision == "fp32" and self.tf32:
             precision += ", products in TF32"
@@ -94,7 +94,7 @@ class Hardware:
 
 
 def choose_device(device: str) -> str:
-    """Return the given device. If it is auto, return the first available device of cuda, mps and cpu.
+    """Return the given device. If the device is 'auto', return the first available device of cuda, mps and cpu.
 
     Raises UserError if this machine does not have the device.
     """
@@ -117,13 +117,14 @@ def choose_hardware(
     compile: bool | str,
     devices: int = 1,
 ) -> Hardware:
-    """Replace each auto by the best choice for this machine.
+    """Replace each value 'auto' by the best choice for this machine.
 
     Args:
         device: cpu, cuda, mps, or auto for the first available device of cuda, mps and cpu.
-        precision: fp32, bf16, bf16_stream, or auto for bf16 on GPUs that support it and fp32 elsewhere.
-        compile: true, false, or auto for true on GPUs that Triton supports.
-        devices: number of GPUs, or any number of processes on the CPU.
+        precision: fp32, bf16, bf16_stream, or 'auto'. On GPUs that support bf16, 'auto' means bf16. Elsewhere it means
+            fp32.
+        compile: True, False or 'auto'. On GPUs that Triton supports, 'auto' means True. Elsewhere it means False.
+        devices: the number of GPUs, or the number of processes on the CPU.
 
     Raises UserError if this machine does not have the device, or has too few devices.
     """
@@ -169,7 +170,8 @@ def choose_dtype(dtype: str, device: str) -> torch.dtype | None:
     """Return the dtype of the weights for sampling, or None to keep the dtype of the checkpoint.
 
     Args:
-        dtype: a key of DTYPES, or auto for bf16 on GPUs that support it and the dtype of the checkpoint elsewhere.
+        dtype: a key of DTYPES, or 'auto'. On GPUs that support bf16, 'auto' means bf16. Elsewhere it means the dtype of
+            the checkpoint.
         device: cpu, cuda or mps.
 
     Raises UserError for fp64 on Apple's GPUs, which do not support float64.
@@ -182,7 +184,7 @@ def choose_dtype(dtype: str, device: str) -> torch.dtype | None:
 
 
 def check_compiler(device: str) -> None:
-    """Raise UserError unless torch.compile can work on the device.
+    """Raise UserError if torch.compile cannot work on the device.
 
     A CUDA GPU requires Triton, a C compiler and compute capability 7.0 or higher. Other devices require a C++ compiler.
     """
@@ -211,13 +213,13 @@ def _has_triton() -> bool:
 
 
 def clock(device: str) -> float:
-    """Wait until the device has finished its queued work, then return the seconds of a monotonic clock."""
+    """Wait until the device has finished its queued work. Then return the seconds of a monotonic clock."""
     wait_for(torch.device(device))
     return time.perf_counter()
 
 
 def wait_for(device: torch.device) -> None:
-    """Wait until a device has finished its queued work; a CPU has no queue."""
+    """Wait until a device has finished its queued work. A CPU does not queue work, so do not wait for a CPU."""
     if device.type != "cpu":
         torch.accelerator.synchronize(device)
 
@@ -238,7 +240,7 @@ def keep_freed_memory() -> None:
 
 
 def use_tf32() -> None:
-    """Use TF32 for float32 matrix products on GPUs that have it; norms and sums stay in float32."""
+    """Use TF32 for float32 matrix products on GPUs that support TF32. Norms and sums stay in float32."""
     torch.set_float32_matmul_precision("high")
 
 
@@ -246,8 +248,8 @@ def use_threads(threads: int | None, *, n_processes: int = 1) -> None:
     """Set the number of CPU threads of torch in this process.
 
     Args:
-        threads: number of threads. None: torch's default number. If there are several processes and
-            OMP_NUM_THREADS is not set, each process takes an equal share of this number.
+        threads: the number of threads. None means torch's default number. If there are several processes and
+            OMP_NUM_THREADS is not set, None means an equal share of the default number for each process.
         n_processes: number of processes that compute together on this machine, including this process.
     """
     own = _own_threads()  # read the default before it is changed below
@@ -266,12 +268,15 @@ def use_threads(threads: int | None, *, n_processes: int = 1) -> None:
 
 @cache
 def _own_threads() -> int:
-    """Return torch's default number of threads, read at the first call."""
+    """Return torch's default number of threads. The number is read at the first call."""
     return torch.get_num_threads()
 
 
 def memory(device: torch.device) -> int | None:
-    """Return the total bytes of memory of a CUDA GPU, otherwise of the machine; None if they are unknown."""
+    """Return the memory of a CUDA GPU in bytes.
+
+    For other devices, return the memory of the machine, or None if its size is unknown.
+    """
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[1]
     try:
@@ -281,7 +286,10 @@ def memory(device: torch.device) -> int | None:
 
 
 def peak_memory(device: torch.device) -> int | None:
-    """Return the peak bytes of tensors on a CUDA GPU, otherwise of this process; None if they are unknown."""
+    """Return the maximum bytes that tensors have used on a CUDA GPU.
+
+    For other devices, return the maximum memory that this process has used, or None if it is unknown.
+    """
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     if sys.platform == "win32":
@@ -294,7 +302,10 @@ def peak_memory(device: torch.device) -> int | None:
 
 
 def peak_flops(device: torch.device, precision: str) -> float | None:
-    """Return the bf16 operations per second from the GPU's data sheet, or None for fp32 or a device not in PEAKS."""
+    """Return the bf16 operations per second from the data sheet of the GPU.
+
+    Return None for fp32, or if the device is not in PEAKS.
+    """
     if device.type != "cuda" or "bf16" not in precision:
         return None
     return PEAKS.get(torch.cuda.get_device_name(device))
@@ -304,7 +315,7 @@ def main() -> None:
     """Print one line for each choice and each property of this machine."""
     parser = argparse.ArgumentParser(
         prog="python -m gptmini.hardware",
-        description="Print the choices that gptmini makes on this machine, with their reasons.",
+        description="Print the choices that gptmini makes on this machine, and the reason for each choice.",
     )
     parser.error = lambda message: parser.exit(2, f"error: {message}\n")
     parser.parse_args()

@@ -1,4 +1,4 @@
-"""Turn errors of the Hugging Face hub's client into one line for the user."""
+"""Turn errors of the Hugging Face hub's client into UserErrors of one line."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,8 +11,8 @@ def downloading(what: str, instead: str) -> Iterator[None]:
     """Turn an error of the hub's client in the block into a UserError.
 
     Args:
-        what: the download, such as: the dataset roneneldan/TinyStories.
-        instead: the remedy. This clause says what the user can give instead of a name on the hub.
+        what: what is downloaded, such as "the dataset roneneldan/TinyStories".
+        instead: the remedy. It tells the user what to give instead of a name on the hub.
 
     Raises UserError if the hub cannot be reached or refuses the request.
     """
@@ -26,12 +26,12 @@ def downloading(what: str, instead: str) -> Iterator[None]:
 
 
 def _first_sentence(text: str) -> str:
-    """Return the first sentence of a message, in one line and without its full stop."""
+    """Return the first sentence of a message as one line. Leave out the full stop."""
     sentence, _, _ = " ".join(text.split()).partition(". ")
     return sentence.removesuffix(".")
 
 
 def _is_of_the_client(error: Exception) -> bool:
-    """Whether an error comes from the hub's client or its HTTP library, whose classes differ by version."""
+    """Whether an error comes from the hub's client or from its HTTP library. The error classes differ by version."""
     library, _, _ = type(error).__module__.partition(".")
     return library in ("huggingface_hub", "requests", "urllib3") or library.startswith("http")

@@ -1,7 +1,7 @@
-"""The keys with special rights. Other keys do not need a row.
+"""A table of the keys that have special rights. A key without special rights does not need a row.
 
-Text keys are needed before Hydra composes the configuration and before settings classes are imported. This module
-therefore does not import any other module of gptmini.
+Text keys are used before Hydra composes the configuration and before the settings classes are imported. Therefore this
+module does not import any other module of gptmini.
 """
 
 from dataclasses import dataclass, fields
@@ -14,24 +14,24 @@ class Rights:
 
     # The value is always text, such as a path or a name. It is never read as a number or as several values.
     text: bool = False
-    place: bool = False  # only sets the location of a run
+    place: bool = False  # only sets where a run is stored
     unstored: bool = False  # config.yaml stores null, because the run's folder may be moved
-    of_run: bool = False  # gptmini prepare refuses it, because prepare does not train a run
+    of_run: bool = False  # gptmini prepare refuses the key, because prepare does not train a run
 
-    # May change in a resumed run: it affects how the run is computed and watched, not what is trained.
+    # May change in a resumed run. The key affects how the run is computed and watched, but not what is trained.
     resumable: bool = False
-    only_off: bool = False  # resumable, but only to the new value null
+    only_off: bool = False  # may change in a resumed run, but the new value must be null
     adaptable: bool = False  # may differ between a model and a run that starts with its weights
     by_budget: bool = False  # chosen by budget=, unless an override or an experiment sets it
 
-    changes_tokens: bool = False  # if runs differ in it, compare them by bits per byte
-    of_sweep: bool = False  # set by the sweep, or the same for all runs of a sweep
-    # May change when a sweep is resumed: it affects where and how runs are computed.
+    changes_tokens: bool = False  # if runs differ in this key, they are compared by bits per byte
+    of_sweep: bool = False  # the sweep sets the key, or it is the same for all runs of a sweep
+    # May change when a sweep is resumed. The key affects where and how the runs are computed.
     sweep_resumable: bool = False
 
-    for_prepare: bool = False  # gptmini prepare uses it
-    unmeasured: bool = False  # does not affect any measured figure
-    unreported: bool = False  # reports do not list it among the overrides
+    for_prepare: bool = False  # gptmini prepare uses the key
+    unmeasured: bool = False  # does not affect any measured value
+    unreported: bool = False  # reports do not list the key among the overrides
 
 
 KEYS = {
@@ -116,6 +116,6 @@ KEYS = {
 
 @cache
 def keys_with(right: str) -> frozenset[str]:
-    """Return the keys with a right, given as the name of its field."""
+    """Return the keys that have a right. The argument is the name of the right's field in Rights."""
     assert right in {field.name for field in fields(Rights)}, right
     return frozenset(key for key, rights in KEYS.items() if getattr(rights, right))

@@ -1,6 +1,7 @@
 """Load a model and its tokenizer from a run, a checkpoint or an exported folder.
 
-Functions import modules that require torch only when called, so that OfModelSettings can be checked without torch.
+The functions import modules that require torch only when they are called. OfModelSettings can therefore be checked
+without torch.
 """
 
 import hashlib
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class TrainedSource(NamedTuple):
-    """A trained model before its weights are read."""
+    """A trained model whose weights have not been read yet."""
 
     path: Path  # checkpoint file or exported folder
     config: GPTConfig
@@ -32,10 +33,11 @@ class TrainedSource(NamedTuple):
 
 
 def load(path: str | Path) -> "tuple[GPT, Tokenizer]":
-    """Load model and tokenizer from a run folder (its best checkpoint), a checkpoint file, or an exported folder.
+    """Load a model and its tokenizer from a run folder, a checkpoint file, or an exported folder.
 
-    The model is on the CPU and ready to sample. A folder of runs, such as runs/NAME, means its latest run with a
-    checkpoint. An exported folder is a Hugging Face model, written by gptmini export or downloaded from the hub.
+    From a run folder, load the best checkpoint. The model is on the CPU and ready to sample. A folder of runs, such as
+    runs/NAME, means its latest run with a checkpoint. An exported folder contains a Hugging Face model. gptmini export
+    wrote this folder, or the user downloaded it from the hub.
     Raises UserError if the path does not exist, or if the file is not a checkpoint, is damaged, or contains pickled
     code.
     """
@@ -59,7 +61,7 @@ def is_exported(path: str | Path) -> bool:
 
 
 def model_and_tokenizer(contents: dict, path: Path) -> "tuple[GPT, Tokenizer]":
-    """Build model and tokenizer from the contents that read_checkpoint returned for a path.
+    """Build the model and the tokenizer from the contents that read_checkpoint returned for a path.
 
     Raises UserError if the weights do not fit the config, or the tokenizer does not fit the model.
     """
@@ -72,9 +74,12 @@ def model_and_tokenizer(contents: dict, path: Path) -> "tuple[GPT, Tokenizer]":
 
 
 def load_mapped(path: Path) -> "tuple[GPT, int | None]":
-    """Load the model of a checkpoint or exported folder, and its step (None if unknown).
+    """Load the model of a checkpoint or of an exported folder.
 
-    The weights of a checkpoint stay mapped from its file; copy them before changing them. Raises the errors of load.
+    Return the model and its step, or None for an unknown step.
+
+    The weights of a checkpoint stay mapped from the file of the checkpoint. Copy the weights before you change them.
+    Raises the same errors as load.
     """
     if is_exported(path):
         model, _ = load(path)
@@ -87,10 +92,10 @@ def load_mapped(path: Path) -> "tuple[GPT, int | None]":
 
 
 def source_settings_of(path: Path) -> dict[str, str]:
-    """Return the JSON of each settings file of the Hugging Face folder that the weights come from, by file name.
+    """Return the JSON of each settings file in the Hugging Face folder that the weights come from, by file name.
 
-    path is a checkpoint or a Hugging Face folder. The result is empty if the weights of a checkpoint do not come from a
-    Hugging Face folder.
+    The argument path is a checkpoint or a Hugging Face folder. The result is empty if the weights of a checkpoint do
+    not come from a Hugging Face folder.
     """
     from gptmini.interop.folder_settings import read_source_settings, stored_source_settings
 
@@ -103,9 +108,9 @@ def source_settings_of(path: Path) -> dict[str, str]:
 
 
 def find_source(path: str | Path) -> TrainedSource:
-    """Read the configuration and the tokenizer of a model, but not its weights. path is the same as for load.
+    """Read the configuration and the tokenizer of a model, but not its weights.
 
-    Raises the errors of load, except that damaged weights are not detected.
+    The argument path is the same as for load. Raises the same errors as load, but does not detect damaged weights.
     """
     from gptmini.interop.unsupported import check_is_supported
 
@@ -127,13 +132,13 @@ def find_source(path: str | Path) -> TrainedSource:
 
 
 def of_model(documents: Iterable, *, path: str) -> Tokenizer:
-    """Return the tokenizer of a trained model. This function is a tokenizer builder that ignores the documents.
+    """Return the tokenizer of a trained model. This function is a builder of tokenizers, but it ignores the documents.
 
     Args:
-        documents: not used; other builders learn from them.
-        path: as for load.
+        documents: not used. Other builders learn a tokenizer from the documents.
+        path: the same as for load.
 
-    Raises the errors of load.
+    Raises the same errors as load.
     """
     return find_source(path).tokenizer
 
@@ -144,15 +149,15 @@ class OfModelSettings:
 
     needs_no_text: ClassVar = True  # the tokenizer does not depend on the text
 
-    path: str  # as for load
+    path: str  # the same as for load
 
     def builder(self) -> partial:
-        """Return of_model with the path."""
+        """Return the function of_model with the path of the model as its argument."""
         return partial(of_model, path=self.path)
 
 
 def builder_of(tokenizer: Tokenizer) -> partial:
-    """Return a builder of this tokenizer; prepare uses it to find tokens that were prepared with the same tokenizer.
+    """Return a builder of this tokenizer. With this builder, prepare finds tokens that have the same tokenizer.
 
     The builder does not depend on the path of the model.
     """
@@ -162,17 +167,19 @@ def builder_of(tokenizer: Tokenizer) -> partial:
 
 
 def _check_same_ids(path: Path, tokenizer: Tokenizer, config: GPTConfig) -> None:
-    """Raise UserError unless model and tokenizer have the same number of ids."""
+    """Raise UserError if the model and the tokenizer do not have the same number of ids."""
     if tokenizer.n_vocab != config.vocab_size:
         raise UserError(
-            f"{path}: the tokenizer's {tokenizer.n_vocab} ids must equal the model's vocab_size={config.vocab_size}"
+            f"{path}: the tokenizer must have as many ids as the model's vocab_size={config.vocab_size}, "
+            f"got {tokenizer.n_vocab}"
         )
 
 
 def initial_model(path: str) -> "tuple[GPT, dict[str, Any]]":
-    """Load the trained model that a run starts from, and its origin for the checkpoints of the run.
+    """Load the trained model that a run starts from. Return the model and its origin.
 
-    The origin has the path, the step, and the result of source_settings_of unless it is empty.
+    The checkpoints of the run store the origin. The origin contains the path and the step. If the result of
+    source_settings_of is not empty, the origin contains this result, too.
     """
     model, step = load_mapped(Path(path))
     origin = {"path": path, "step": step}
@@ -181,13 +188,13 @@ def initial_model(path: str) -> "tuple[GPT, dict[str, Any]]":
 
 
 def local_path(name: str) -> Path:
-    """Return the path that the user gave; for a name on the hub, download the model and return its folder.
+    """Return the path that the user gave. For a name on the hub, download the model and return the folder of the model.
 
     Raises UserError if the hub cannot be reached or does not have the model.
     """
     from gptmini.interop.hub_models import download_model, is_hub_name
 
-    # Keep the name as a string: gpt2 is a name on the hub, ./gpt2 is a path, and Path would make them equal.
+    # Keep the name as a string. gpt2 is a name on the hub and ./gpt2 is a path, but Path would make both names equal.
     path = Path(os.path.expanduser(name))  # noqa: PTH111, because an unknown ~user stays unchanged
     if path.exists() or not is_hub_name(name):
         return path
@@ -195,7 +202,7 @@ def local_path(name: str) -> Path:
 
 
 def open_model(path: Path) -> "TrainedModel":
-    """Load a model from a run, a checkpoint or an exported folder, and find its training tokens."""
+    """Load a model from a run, a checkpoint or an exported folder, and find the training tokens of the model."""
     from gptmini.checkpoint.file import read_checkpoint
     from gptmini.data import find_prepared
     from gptmini.evaluation.measured import TrainedModel

@@ -1,23 +1,24 @@
-"""Start and end of a gptmini process.
+"""Set up a process of gptmini when it starts, and end the process.
 
-Idle threads: when torch is imported, GNU OpenMP reads how long idle threads spin. `choose_spin_count` must run before
-this import.
+Idle threads: when torch is imported, GNU OpenMP reads how long idle threads spin. Therefore `choose_spin_count` must
+run before torch is imported.
 
 Launched ranks: a rank ends when the process that launched it is gone, even while the rank imports torch or waits for
-the launcher's store. A thread polls the parent's process id, which changes on every Unix when the parent dies. Other
-ways do not work: only Linux can send a signal (prctl), and torch's launcher closes pipes between the two processes.
+the launcher's store. A thread checks the process id of the parent repeatedly. On every Unix, this id changes when the
+parent dies. Other ways do not work. Only Linux can send a signal when the parent dies (prctl), and torch's launcher
+closes pipes between the launcher and its ranks.
 
 Imports: torch, Lightning and Hydra create about a million objects that live until the program ends. Scanning
-them repeatedly during the imports would take a fifth of the time to a run's first step, so garbage collection is off
-until the imports are done. A KeyboardInterrupt during an import would be mistaken for a different error, or ignored.
-Nothing needs to be saved yet, so Ctrl-C ends the program immediately.
+them repeatedly during the imports would take a fifth of the time until the first step of a run. Therefore garbage
+collection is off until the imports are done. A KeyboardInterrupt during an import would be mistaken for a different
+error, or ignored. Nothing needs to be saved yet, so Ctrl-C ends the program immediately.
 
 Exit: after all exit handlers have run, the program ends with `os._exit`, because freeing torch's objects one by one
 takes a tenth of a second. If another tool registered an exit handler before the program started, the program ends
 normally, because `os._exit` would skip that handler. But a process that trained with other processes always uses
-`os._exit`: gloo's threads may still release the tensors of the last exchange, for which they need Python. A thread that
-needs Python during finalization aborts the process (torch 2.13, Python 3.11). Without
-`os._exit`, one run in 25 ended with SIGABRT after its work was done.
+`os._exit`. In such a process, the threads of gloo may still release the tensors of the last exchange, and to release a
+tensor, a thread needs Python. A thread that needs Python during finalization aborts the process (torch 2.13, Python
+3.11). Without `os._exit`, one run in 25 ended with SIGABRT after its work was done.
 """
 
 import atexit
@@ -30,23 +31,24 @@ import time
 
 from gptmini.world import this_world
 
-MISUSE = 2  # exit code of a mistake that the user can fix, same as argparse's
+MISUSE = 2  # exit code for a mistake that the user can fix; argparse uses the same exit code
 # Exit code if memory or the disk ran out, or a rank was lost. The same command may succeed later.
 OUT_OF_RESOURCES = 1
 INTERRUPTED = 130  # exit code after Ctrl-C: 128 + the number of SIGINT
 
-# Iterations that torch's threads spin before they sleep, if libgomp runs them. With libgomp's default, a run is
-# several times slower while another program is busy. On an idle machine, the default is not faster.
+# Number of iterations that torch's threads spin before they sleep, if libgomp runs these threads. With libgomp's
+# default, a run is several times slower while another program is busy. On an idle machine, the default is not faster.
 SPIN_COUNT = "3000"
 
-# Environment variable of a rank with the process id of its launcher.
+# A launched rank has this environment variable. Its value is the process id of the launcher.
 LAUNCHER = "GPTMINI_LAUNCHER"
 POLL = 0.5  # seconds between two checks of the parent
-# Environment variable of torch's launcher: seconds that a rank may take to end after a signal.
+# An environment variable of torch's launcher. Its value is the number of seconds that a rank may take to end after a
+# signal.
 SHUTDOWN_TIMEOUT = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
 
-_waiting = False  # defer_gc_and_sigint was called, restore_gc_and_sigint was not
-# gc.freeze was called. gc.get_freeze_count() would show this too, but it takes 60 ms to count the million objects.
+_waiting = False  # defer_gc_and_sigint was called, but restore_gc_and_sigint was not called yet
+# gc.freeze was called. gc.get_freeze_count() would show this, too, but it takes 60 ms to count a million objects.
 _frozen = False
 _is_first = False  # no exit handler was registered before defer_gc_and_sigint was called
 _is_muted = False  # this process prints no error messages
@@ -70,10 +72,10 @@ def watch_launcher() -> None:
 
 
 def _end_without(launcher: int) -> None:
-    """When the launcher is gone, end this process as the launcher does after a SIGTERM.
+    """When the launcher is gone, end this process in the same way as the launcher ends ranks after a SIGTERM.
 
-    SIGTERM ends a rank that has not started to train; a training rank saves the run. A rank that still waits for
-    another rank is killed after SHUTDOWN_TIMEOUT.
+    SIGTERM ends a rank that has not started to train. A rank that is training saves the run and ends. A rank that still
+    waits for another rank is killed after SHUTDOWN_TIMEOUT.
     """
     while os.getppid() == launcher:
         time.sleep(POLL)
@@ -95,7 +97,7 @@ def defer_gc_and_sigint() -> None:
 
 
 def restore_gc_and_sigint() -> None:
-    """Undo defer_gc_and_sigint once the large libraries are imported; garbage collection then skips their objects."""
+    """Undo defer_gc_and_sigint once the large libraries are imported. Garbage collection then skips their objects."""
     global _waiting, _frozen
     if not _waiting:
         return
@@ -127,7 +129,10 @@ def _end_at_once() -> None:
 
 
 def mute(muted: bool) -> None:
-    """Turn error messages of this process off or on. Other ranks are muted, because rank 0 prints the same errors."""
+    """Turn the error messages of this process off or on.
+
+    All ranks except rank 0 are muted, because rank 0 prints the same errors.
+    """
     global _is_muted
     _is_muted = muted
 

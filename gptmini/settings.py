@@ -1,8 +1,9 @@
-"""Shared pydantic settings: the strict configuration, and types that several settings classes use.
+"""Define the strict configuration of pydantic, and the types that several settings classes use.
 
-A settings class is a frozen pydantic dataclass with STRICT, whose annotations hold types and ranges. The arguments of a
-callable, such as a callback's constructor, are checked by pydantic.validate_call with STRICT. An invalid value raises a
-pydantic.ValidationError, which a command prints in one line with the value's key.
+A settings class is a frozen dataclass of pydantic with the configuration STRICT. The annotations of its fields are
+types and ranges. The arguments of a callable, such as a callback's constructor, are checked by pydantic.validate_call
+with STRICT. An invalid value raises a pydantic.ValidationError. A command prints this error in one line with the key of
+the value.
 """
 
 import re
@@ -13,7 +14,7 @@ from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationE
 
 from gptmini.user_error import UserError
 
-# Refuse a string for a number, 1 for true, infinity, and unknown keys.
+# Refuse a string in place of a number, 1 in place of true, infinite numbers, and unknown keys.
 STRICT = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
 
 LARGEST_FLOAT32 = (
@@ -22,37 +23,37 @@ LARGEST_FLOAT32 = (
 
 # A learning rate, or a factor of a learning rate.
 Rate = Annotated[float, Field(ge=0, le=LARGEST_FLOAT32)]
-# From 0 to 1, both included.
+# A number from 0 to 1. 0 and 1 are allowed.
 Fraction = Annotated[float, Field(ge=0, le=1)]
 # A decay rate, or a probability below 1.
 BelowOne = Annotated[float, Field(ge=0, lt=1)]
-# Two decay rates. A list, because YAML has no tuples.
+# Two decay rates. The type is a list, because YAML does not have tuples.
 Pair = Annotated[list[BelowOne], Field(min_length=2, max_length=2)]
 # A seed that torch's random generators accept.
 Seed = Annotated[int, Field(ge=0, le=2**63 - 1)]
 
-# Defaults of gptmini sample, gptmini.generate and generate_stream. They are here because --help prints them before
-# torch is imported.
+# Defaults of gptmini sample, gptmini.generate and generate_stream. They are in this module because --help prints
+# them before torch is imported.
 SAMPLE_SEED = 1
-SAMPLE_TEMPERATURE = 0.8  # below 1, because samples of a small model then make more sense
+SAMPLE_TEMPERATURE = 0.8  # with a value below 1, the samples of a small model make more sense
 # Maximum number of new tokens. Many tokenizers do not have an end-of-text token that would end a sample.
 SAMPLE_TOKENS = 200
 SAMPLE_BATCH_SIZE = 8
 
 
 def _plain_name(name: str) -> str:
-    """Return the name of a file or folder; ValueError for a path."""
+    """Return the name of a file or folder unchanged. Raise ValueError if the name is a path."""
     if name in ("", ".", "..") or set(name) & set("/\\\0"):
         raise ValueError("must be a plain name, not a path")
     return name
 
 
-# The plain name of a file or folder, without a path.
+# The name of a file or folder. A path is not allowed.
 FileName = Annotated[str, AfterValidator(_plain_name)]
 
 
 def checked(values: object, schema: Any, file: Path | None = None) -> Any:
-    """Validate values from a file as a type; UserError, with the file's name, if they are invalid."""
+    """Check that values from a file have a type. Raise UserError with the name of the file if a value is invalid."""
     try:
         return TypeAdapter(schema).validate_python(values, strict=True)
     except ValidationError as error:
@@ -61,10 +62,10 @@ def checked(values: object, schema: Any, file: Path | None = None) -> Any:
 
 
 def first_error(error: ValidationError) -> str:
-    """Describe the first mistake in values from a file, in one line: the value's name and its requirement."""
+    """Return one line about the first mistake in values from a file: the name of the value and what it must be."""
     first = error.errors(include_url=False)[0]
     reason = first["msg"].removeprefix("Value error, ")
-    if not first["loc"]:  # a rule about several values, which names them itself
+    if not first["loc"]:  # a rule about several values; its message names these values
         return reason
 
     name = ".".join(str(part) for part in first["loc"])

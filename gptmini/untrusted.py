@@ -1,6 +1,6 @@
 """Read files that may come from somebody else. Code in these files never runs. Pipes and devices are never read.
 
-Examples are checkpoints, exported models, prepared tokens, and the configuration of a resumed run.
+Examples of such files are checkpoints, exported models, prepared tokens, and the configuration of a resumed run.
 """
 
 import io
@@ -25,27 +25,28 @@ if TYPE_CHECKING:  # importing torch takes seconds, and a configuration is read 
 
 # libyaml's parser is eight times faster than Python's, but PyYAML can be built without libyaml.
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-# The escape of a lone surrogate, as in a file name that is not UTF-8. libyaml's parser refuses it.
+# The escape sequence of a lone surrogate. It occurs in file names that are not UTF-8. libyaml's parser refuses it.
 SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 # Maximum bytes of a JSON file. The largest published vocabularies have half as many bytes. If a file of this size
 # contains only empty lists, reading it takes 1.6 GB of memory.
 LARGEST_JSON = 2**26
-LARGEST_YAML = 2**20  # bytes; a run's configuration has a hundredth of this
-DEEPEST_YAML = 100  # levels of nested dicts and lists; a run's configuration has five
-PLAIN = (str, int, float, bool, type(None))  # types of values in a configuration
+LARGEST_YAML = 2**20  # bytes; the configuration of a run is about a hundred times smaller
+DEEPEST_YAML = 100  # levels of nested dicts and lists; the configuration of a run has five levels
+PLAIN = (str, int, float, bool, type(None))  # types of the values in a configuration
 
 
 def read_tensors(path: Path, *, mapped: bool = False, checked: bool = True) -> dict[str, Any]:
-    """Read onto the CPU the dict of tensors and plain values that torch.save wrote into a file.
+    """Read the dict of tensors and plain values that torch.save wrote into a file. The tensors are on the CPU.
 
     Args:
         path: a zip file from torch.save.
-        mapped: whether tensors stay in the file until they are used. The file must not change meanwhile.
+        mapped: whether tensors stay in the file until they are used. The file must not change before that.
         checked: whether to verify the CRC-32 of every entry.
 
     Returns an empty dict if the file does not contain a dict.
-    Raises UserError if the file is damaged, contains pickled code, or has values that need more memory than its size.
+    Raises UserError if the file is damaged, contains pickled code, or has values that need more memory than the size of
+    the file.
     """
     import torch
 
@@ -59,7 +60,7 @@ def read_tensors(path: Path, *, mapped: bool = False, checked: bool = True) -> d
     except Exception as error:  # torch has no common class for these errors
         raise UserError(
             f"{path} must contain only tensors and plain values; "
-            f"refused, no code was run ({type(error).__name__})"
+            f"gptmini did not run any code from this file ({type(error).__name__})"
         ) from error
 
     _check_memory(contents, size, path)
@@ -67,9 +68,9 @@ def read_tensors(path: Path, *, mapped: bool = False, checked: bool = True) -> d
 
 
 def read_safetensors(path: Path) -> "dict[str, Tensor]":
-    """Read the tensors of a safetensors file; UserError for a damaged file, a pipe or a device.
+    """Read the tensors of a safetensors file. Raise UserError if the file is damaged, or if it is a pipe or a device.
 
-    The library refuses a file unless its tensors cover every byte exactly once.
+    The library refuses a file unless the tensors in it cover every byte exactly once.
     """
     from safetensors import SafetensorError
     from safetensors.torch import load_file
@@ -83,7 +84,10 @@ def read_safetensors(path: Path) -> "dict[str, Tensor]":
 
 
 def read_text(path: Path) -> str:
-    """Read a UTF-8 file, with each line end as a line feed; UserError for other contents or too large a file."""
+    """Read a UTF-8 file, and replace each line end by a line feed.
+
+    Raise UserError if the file is too large or is not UTF-8.
+    """
     try:
         return io.TextIOWrapper(io.BytesIO(_content(path, LARGEST_JSON)), encoding="utf-8").read()
     except UnicodeDecodeError as error:
@@ -91,7 +95,10 @@ def read_text(path: Path) -> str:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Read the object in a JSON file; UserError for other contents or a file that is too large."""
+    """Read the object in a JSON file.
+
+    Raise UserError if the file is too large, or if it does not contain a JSON object.
+    """
     content = _content(path, LARGEST_JSON)
     try:
         values = json.loads(content)
@@ -104,12 +111,12 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def read_yaml(path: Path, *, trusted: bool = False) -> dict[str, Any]:
-    """Read the mapping in a YAML file; an empty dict for an empty file.
+    """Read the mapping in a YAML file. Return an empty dict for an empty file.
 
-    Unless the file is trusted, its values must be plain, and it must have no aliases: a few aliases can expand to
-    terabytes.
+    If the file is not trusted, its values must be plain, and it must not contain aliases, because a few aliases can
+    expand to terabytes.
 
-    Raises UserError for other contents or a file that is too large.
+    Raises UserError if the file has different contents or is too large.
     """
     text = _content(path, LARGEST_YAML)
     loader = yaml.SafeLoader if SURROGATE.search(text) else LOADER
@@ -119,21 +126,21 @@ def read_yaml(path: Path, *, trusted: bool = False) -> dict[str, Any]:
             _check_events(yaml.parse(text, Loader=loader))
         tree = yaml.load(text, Loader=loader) or {}
         if not isinstance(tree, dict):
-            raise ValueError("it has no keys")
+            raise ValueError("the file has no keys")
         odd = [value for _, value in nodes(tree) if type(value) not in (*PLAIN, dict, list)]
         if not trusted and odd:
-            raise ValueError(f"it contains a {type(odd[0]).__name__}")
-    except Exception as error:  # of any class, because PyYAML converts dates and numbers
+            raise ValueError(f"the file contains a {type(odd[0]).__name__}")
+    except Exception as error:  # PyYAML can raise any error when it converts a date or a number
         reason = " ".join(str(error).split())
         raise UserError(f"{path} must be YAML with keys and plain values ({reason})") from None
     return tree
 
 
 def read_pickle(path: Path) -> Any:
-    """Read a pickle of plain values; pickle.UnpicklingError if it names a class or a function.
+    """Read a pickle of plain values. Raise pickle.UnpicklingError if the pickle names a class or a function.
 
-    Raises ValueError for a length beyond the end of the file, or a memo index beyond its size, because Python would
-    first allocate memory for it.
+    Raises ValueError if a length reaches beyond the end of the file, or if a memo index is larger than the file. Python
+    would allocate memory for such a length or index before it reports an error.
     """
     content = _content(path, LARGEST_JSON)
     for operation, argument, _ in pickletools.genops(content):
@@ -144,13 +151,14 @@ def read_pickle(path: Path) -> Any:
 
 
 def targets(entries: Iterable[tuple[tuple, object]]) -> set[tuple[str, str]]:
-    """Return what Hydra would import and call to build a configuration: the place of each _target_, and its name.
+    """Return what Hydra would import and call to build a configuration. Return the place and the name of each _target_.
 
-    check_targets compares full names: torch.hub.load runs code, although torch is a known package. It also compares
-    places: gptmini.data.PublishedText as a callback would download a text into any folder.
+    check_targets compares full names, because torch.hub.load runs code, although torch is a known package.
+    check_targets also compares places, because gptmini.data.PublishedText as a callback would download a text into any
+    folder.
 
     Args:
-        entries: the configuration's entries from nodes or known_nodes.
+        entries: the entries of the configuration, as the functions nodes or known_nodes return them.
 
     Returns pairs such as ("callbacks.scalars", "gptmini.training.Scalars").
     """
@@ -158,10 +166,11 @@ def targets(entries: Iterable[tuple[tuple, object]]) -> set[tuple[str, str]]:
 
 
 def known_nodes(folder: Path) -> Iterator[tuple[tuple, object]]:
-    """Yield the entries, as from nodes, of every YAML file in a folder of trusted configurations."""
+    """Yield the entries of every YAML file in a folder of trusted configurations, in the same form as nodes()."""
     for file in folder.rglob("*.yaml"):
         group = file.parent.relative_to(folder).parts
-        # The keys of a root configuration or an experiment start at the root. The keys of a group are below the group.
+        # The keys of a root configuration or of an experiment start at the root. The keys of a group are below the
+        # group.
         above = () if group == ("experiment",) else group
         yield from nodes(read_yaml(file, trusted=True), above)
 
@@ -171,12 +180,12 @@ def check_targets(tree: dict[str, Any], allowed: Collection[tuple[str, str]], pa
 
     Args:
         tree: the stored configuration, without the parts that the command line replaces.
-        allowed: places and names of classes and functions, as targets returns them.
-        path: the file, for the error message.
+        allowed: places and names of classes and functions, as the function targets returns them.
+        path: the file that the error message names.
     """
     for keys, value in nodes(tree):
         part, key = _dotted(keys[:-1]), keys[-1]
-        # A key with a dot in it would look like a key of another part.
+        # A key that contains a dot would look like a key of a different part.
         if "." in str(key):
             raise UserError(f"{path} must have keys without dots, got {key!r}")
         # An interpolation is computed when it is read: ${oc.env:NAME} reads an environment variable.
@@ -184,13 +193,16 @@ def check_targets(tree: dict[str, Any], allowed: Collection[tuple[str, str]], pa
             raise UserError(f"{path} must contain only plain values, got {value!r}")
         if key == "_target_" and (part, str(value)) not in allowed:
             raise UserError(
-                f"{path} names {value} for {part}, but no trusted configuration does; "
-                f"if this class is yours, repeat +{part}=... or --config-dir"
+                f"{path} names the class {value} for {part}, but no trusted configuration names this class; "
+                f"if the class is yours, repeat +{part}=... or --config-dir"
             )
 
 
 def nodes(tree: object, above: tuple = ()) -> Iterator[tuple[tuple, object]]:
-    """Yield the path of keys and the value of each entry in a tree of dicts and lists, parents before children."""
+    """Yield the path of keys and the value of each entry in a tree of dicts and lists.
+
+    Parents come before their children.
+    """
     entries: Any = ()
     if isinstance(tree, dict):
         entries = tree.items()
@@ -208,7 +220,7 @@ def _dotted(keys: tuple) -> str:
 
 
 def check_plain_folder(folder: Path) -> None:
-    """Raise UserError unless a folder contains, at any depth, only regular files and folders.
+    """Raise UserError if a folder or one of its subfolders contains anything except regular files and folders.
 
     Writing through a link could change any of the user's files, and reading a pipe could block for ever. Links inside
     the folder wandb are allowed: Weights & Biases makes them, and gptmini writes nothing there.
@@ -224,17 +236,17 @@ def check_plain_folder(folder: Path) -> None:
 
 
 class _PlainUnpickler(pickle.Unpickler):
-    """Reads a pickle of plain values, and refuses a pickle that would import anything."""
+    """Reads a pickle of plain values. Refuses a pickle that would import anything."""
 
     def find_class(self, module: str, name: str) -> type:
         raise pickle.UnpicklingError(f"expected only plain values, got {module}.{name}")
 
 
 def file_size(path: Path, most: float = math.inf) -> int:
-    """Return the size of a file in bytes. A link is followed: the cache of the Hugging Face hub contains links.
+    """Return the size of a file in bytes. Follow a link, because the cache of the Hugging Face hub contains links.
 
-    Raises UserError for more than `most` bytes. Raises UserError for a pipe or a device, because they could block a
-    reader.
+    Raises UserError if the file has more than `most` bytes. Raises UserError if the path is a pipe or a device, because
+    pipes and devices could block a reader.
     """
     status = path.stat()
     if not stat.S_ISREG(status.st_mode):
@@ -245,29 +257,29 @@ def file_size(path: Path, most: float = math.inf) -> int:
 
 
 def _content(path: Path, most: int) -> bytes:
-    """Read the bytes of a file; UserError as for file_size."""
+    """Read the bytes of a file. Raise the same UserErrors as file_size."""
     size = file_size(path, most)
     with path.open("rb") as file:
         return file.read(size)
 
 
 def _check_events(events: "Iterable[yaml.Event]") -> None:
-    """Raise ValueError for YAML with aliases, or nested so deeply that libyaml would overflow the stack."""
+    """Raise ValueError if YAML has aliases, or if it is nested so deeply that libyaml would overflow the stack."""
     depth = 0
     for event in events:
         if isinstance(event, yaml.AliasEvent):
-            raise ValueError("it has aliases")
+            raise ValueError("the file has aliases")
         depth += isinstance(event, yaml.CollectionStartEvent)
         depth -= isinstance(event, yaml.CollectionEndEvent)
         if depth > DEEPEST_YAML:
-            raise ValueError(f"it is nested deeper than {DEEPEST_YAML} levels")
+            raise ValueError(f"the file is nested deeper than {DEEPEST_YAML} levels")
 
 
 def _check_archive(path: Path, *, checked: bool) -> None:
-    """Raise UserError unless path is a zip file as torch writes it; with `checked`, verify every CRC-32.
+    """Raise UserError if the file is not a zip file of the form that torch writes. If `checked`, verify every CRC-32.
 
-    Its entries are not compressed and have no DOS attributes. For an entry with the attribute of a folder, torch would
-    read no bytes and leave a tensor's memory uninitialized.
+    The entries of such a zip file are not compressed and do not have DOS attributes. If an entry had the attribute of a
+    folder, torch would not read its bytes and would leave the memory of a tensor uninitialized.
     """
     try:
         with zipfile.ZipFile(path) as archive:
@@ -279,29 +291,32 @@ def _check_archive(path: Path, *, checked: bool) -> None:
         raise
     except Exception as error:  # zipfile has no common class for these errors
         raise UserError(
-            f"{path} is not a checkpoint, or it is truncated or damaged ({error})"
+            f"{path} is not a checkpoint, or the file is truncated or damaged ({error})"
         ) from None
 
     if odd:
-        raise UserError(f"{path} is not a checkpoint: torch does not write entries like {odd[0]}")
+        raise UserError(
+            f"{path} is not a checkpoint, because torch does not write entries such as {odd[0]}"
+        )
     if damaged is not None:
-        raise UserError(f"{path} is damaged: the CRC-32 of {damaged} does not match")
+        raise UserError(f"{path} is damaged, because the CRC-32 of {damaged} does not match")
 
 
 def _check_memory(contents: object, size: int, path: Path) -> None:
-    """Raise UserError if a file of `size` bytes contains more values and characters than bytes, or a non-dense tensor.
+    """Raise UserError if the values in a file need more memory than its `size` allows, or if a tensor is not dense.
 
-    A pickle can name one long string, one list of lists, or one tensor any number of times.
+    `size` is the number of bytes in the file. The file must not contain more values and characters than bytes. A pickle
+    can use the same long string, the same list of lists, or the same tensor any number of times.
     """
     import torch
 
     n_values_left = size
-    tensor_bytes_left = 2 * size  # a tied weight has two names
+    tensor_bytes_left = 2 * size  # a tied weight has two names, so it counts twice
     waiting = [contents]
     while waiting:
         value = waiting.pop()
         if isinstance(value, torch.Tensor):
-            # A tensor of stride 0 repeats one number. A copy of it could take gigabytes.
+            # A tensor of stride 0 repeats one number. A copy of such a tensor could take gigabytes.
             has_memory = value.layout is torch.strided and value.device.type != "meta"
             is_plain = has_memory and not value.is_nested
             if not is_plain or value.nbytes > value.untyped_storage().nbytes():
@@ -310,7 +325,10 @@ def _check_memory(contents: object, size: int, path: Path) -> None:
         elif isinstance(value, str | bytes | dict | list | tuple | set):
             n_values_left -= len(value)
         if n_values_left < 0 or tensor_bytes_left < 0:
-            raise UserError(f"{path} repeats values: they exceed the file's {size:,} bytes")
+            raise UserError(
+                f"{path} uses the same values several times; together they need more than the {size:,} bytes "
+                "in the file"
+            )
 
         if isinstance(value, dict):
             waiting += [*value, *value.values()]

@@ -4,12 +4,12 @@
 class UserError(ValueError):
     """A mistake that the user can fix.
 
-    The text is one sentence: the problem with all values involved, then the fix unless it is obvious. A command prints
-    it as one line. Any other exception is a bug and keeps its traceback.
+    The text is one sentence. It states the problem with all values that matter, and then the fix, unless the fix is
+    obvious. A command prints the text as one line. Any other exception is a bug and keeps its traceback.
 
     Args:
-        message: the problem and the values.
-        for_training: a fix that names a key of the configuration; it is appended to the text. A command without a
+        message: the problem, with the values that matter.
+        for_training: a fix that names a key of the configuration. This fix is appended to the text. A command without a
             configuration prints only the attribute `message`.
     """
 

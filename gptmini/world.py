@@ -1,35 +1,35 @@
-"""The ranks of a run and the rank of this process, read from the environment variables of torchrun or SLURM's srun."""
+"""Read the ranks of a run and the rank of this process from the environment variables of torchrun or SLURM's srun."""
 
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-# SLURM jobs with these names are interactive shells. Lightning uses the same names.
+# A SLURM job with one of these names is an interactive shell. Lightning checks for the same names.
 INTERACTIVE = ("bash", "interactive")
 
 
 @dataclass(frozen=True, kw_only=True)
 class World:
-    """The ranks of a run: the processes that train it together, each on one device."""
+    """The ranks of a run. The ranks are the processes that train the run together. Each rank uses one device."""
 
     launcher: str | None = None  # torchrun or srun; None if no launcher started this process
     rank: int = 0  # rank of this process, from 0
     local_rank: int = 0  # rank among the processes of this machine, from 0
     size: int = 1  # number of ranks
     devices: int = 1  # ranks on each machine
-    # Number of tasks of a SLURM job, if its script called gptmini without srun; otherwise 1.
+    # The number of tasks of a SLURM job, if the script of the job called gptmini without srun. Otherwise 1.
     tasks_without_srun: int = 1
 
     @property
     def nodes(self) -> int:
-        """Number of machines."""
+        """The number of machines."""
         return self.size // self.devices
 
 
 def this_world(environment: Mapping[str, str] = os.environ) -> World:
     """Read the rank of this process from the environment.
 
-    Ranks that gptmini itself starts look like ranks of torchrun, because gptmini uses torchrun's launcher.
+    Ranks that gptmini launches look like ranks of torchrun, because gptmini uses the launcher of torchrun.
     """
 
     def number(name: str) -> int:

@@ -130,7 +130,7 @@ def many_times(value, times, depth):
 def test_values_named_many_times_are_refused_before_they_take_memory(path, values):
     torch.save({"ranks": values}, path)
     assert path.stat().st_size < 20_000
-    with pytest.raises(UserError, match=r"repeats values.* [\d,]+ bytes"):
+    with pytest.raises(UserError, match=r"the same values .* [\d,]+ bytes"):
         read_tensors(path)
 
 
@@ -147,7 +147,7 @@ def test_an_entry_that_torch_does_not_write_is_refused(path, compression, attrib
             info.compress_type = compression
             info.external_attr = attributes
             archive.writestr(info, content)
-    with pytest.raises(UserError, match="is not a checkpoint: torch does not write"):
+    with pytest.raises(UserError, match="torch does not write"):
         read_tensors(path)
 
 
@@ -157,7 +157,7 @@ def test_a_tensor_may_have_two_names_and_no_more(path):
     assert set(read_tensors(path)) == {"embedding", "unembedding"}
     torch.save({str(i): shared for i in range(20)}, path)
     assert path.stat().st_size < 8_000
-    with pytest.raises(UserError, match=r"repeats values.* [\d,]+ bytes"):
+    with pytest.raises(UserError, match=r"the same values .* [\d,]+ bytes"):
         read_tensors(path)
 
 
@@ -253,8 +253,8 @@ LAUGHS = "\n".join(
     ["a0: &a0 [x, x]", *(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, 20))]
 )
 NO_PLAIN_YAML = {
-    "a billion laughs": (LAUGHS, "it has aliases"),
-    "a merged mapping": ("a: &a {b: 1}\nc:\n  <<: *a", "it has aliases"),
+    "a billion laughs": (LAUGHS, "aliases"),
+    "a merged mapping": ("a: &a {b: 1}\nc:\n  <<: *a", "aliases"),
     "Python": ("a: !!python/object/apply:os.mkdir [ran]", "could not determine a constructor"),
     "pairs": ("a: !!pairs [_target_: os.mkdir]", "tuple"),
     "a date": ("a: 2026-01-01", "date"),
@@ -313,7 +313,7 @@ DOWNLOAD = {"_target_": "gptmini.data.PublishedText", "url": "http://localhost:1
         ({"optimizer": {"_target_": ["os.mkdir"]}}, r"\['os.mkdir'\] for optimizer"),
         (
             {"callbacks": {"more": DOWNLOAD}},
-            r"names gptmini.data.PublishedText for callbacks.more, .*"
+            r"gptmini.data.PublishedText for callbacks.more, .*"
             r"\+callbacks.more=... or --config-dir$",
         ),
         ({"optimizer": {"lr": [{"x": DOWNLOAD}]}}, "gptmini.data.PublishedText for optimizer.lr.0"),

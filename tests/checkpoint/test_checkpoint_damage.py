@@ -1,5 +1,6 @@
 """Damaged, foreign and inconsistent checkpoints are refused before their data is read."""
 
+import re
 import zipfile
 
 import pytest
@@ -39,7 +40,7 @@ def test_a_flipped_bit_is_refused_or_changes_nothing(path):
 
     for i in range(start, start + len(content)):
         flipped(i, 0x40)
-        assert f"is damaged: the CRC-32 of {info.filename} does not match" in refusal(path), i
+        assert f"CRC-32 of {info.filename}" in refusal(path), i
 
     messages = []
     for i in range(0, len(whole), 7):
@@ -103,7 +104,7 @@ def test_a_tokenizer_of_another_size_is_refused(path):
     checkpoint = make()
     checkpoint["gptmini"]["tokenizer"] = CharTokenizer("abc", end_of_text=True).to_dict()
     write_checkpoint(checkpoint, path)
-    assert refusal(path) == f"{path}: the tokenizer's 4 ids must equal the model's vocab_size=11"
+    assert re.fullmatch(f"{re.escape(str(path))}: .*vocab_size=11, got 4", refusal(path))
 
     del checkpoint["gptmini"]["tokenizer"]
     write_checkpoint(checkpoint, path)
