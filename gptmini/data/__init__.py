@@ -1,4 +1,4 @@
-"""Turn text into (tokens, targets): corpora, the token store, and the order of batches.
+"""Turn text into tokens and targets. This package contains corpora, the token store, and the order of batches.
 
 Importing this package does not load torch. Import gptmini.data.batches separately, because it requires torch.
 """

@@ -2,9 +2,9 @@
 
 Therefore a run can resume without the state of a data loader.
 
-A pass covers every window of the training tokens once. Pass p shifts its windows by a phase and shuffles them. The
-phase and the order depend only on (seed, p). If a pass has W windows, then sequence n of the run is window n mod W of
-pass n div W.
+A pass covers every window of the training tokens once. Pass p shifts the windows by a phase and shuffles the windows.
+The phase and the order depend only on (seed, p). If a pass has W windows, then sequence n of the run is window n mod W
+of pass n div W.
 """
 
 from collections.abc import Iterator, Sequence
@@ -23,10 +23,11 @@ from gptmini.user_error import UserError
 
 # Rounds of the Feistel network. Four rounds already give a pseudorandom permutation (Luby and Rackoff 1988).
 ROUNDS = 6
-# Targets with this value are ignored by the loss. It is the default ignore_index of torch's cross_entropy.
+# The loss ignores targets with this value. The value is the default ignore_index of torch's cross_entropy.
 NOT_COUNTED = -100
 _U64 = np.uint64
-# Hashed with the seed to make the keys of blocks. The keys of passes are made from small numbers, so they differ.
+# This number is hashed with the seed to make the keys of blocks. The keys of passes are made from small numbers.
+# Therefore the keys of blocks and the keys of passes are different.
 BLOCK_ORDER = np.array([2**63], dtype=_U64)
 
 
@@ -48,7 +49,7 @@ def batches(
         seed: seed of the order of the windows.
         start_step: step of the first batch.
 
-    Yields tokens and targets shifted by one, int64 (B, T) each.
+    Yields pairs of tokens and targets. The targets are shifted by one. Both tensors are int64 (B, T).
     Raises UserError if a source has fewer than 2 T training tokens, or if a token file has changed.
     """
     tokens = store.tokens("train")
@@ -72,8 +73,8 @@ def starts_in_sources(
 ) -> np.ndarray:
     """Return the position of the first token of each sequence, int64 (n,).
 
-    `sequences` are sequence numbers of the run, int64 (n,), from 0. Positions refer to the concatenated tokens of all
-    sources. Raises UserError if a source has fewer than 2 context_length tokens.
+    `sequences` are sequence numbers of the run, int64 (n,), counted from 0. Positions refer to the concatenated tokens
+    of all sources. Raises UserError if a source has fewer than 2 context_length tokens.
     """
     which, numbers = divide_among(sequences, [source.weight for source in sources], seed=seed)
 
@@ -92,7 +93,10 @@ def starts_in_sources(
 
 
 def n_windows(n_tokens: int, context_length: int) -> int:
-    """Return the number of windows in a pass: the largest number that fits after every phase below context_length."""
+    """Return the number of windows in a pass.
+
+    It is the largest number of windows for which the tokens suffice with every phase below context_length.
+    """
     return max(0, (n_tokens - context_length) // context_length)
 
 
@@ -101,17 +105,19 @@ def divide_among(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the source of each sequence of the run, and the number of the sequence within that source.
 
-    Sequences form blocks of S, the sum of the weights. A source with weight w has w sequences in each block. The order
-    in a block depends only on (seed, block). The running time does not depend on the sequence numbers.
+    The sequences form blocks. A block has S sequences. S is the sum of the weights. A source with weight w has w
+    sequences in each block. The order in a block depends only on (seed, block). The running time does not depend on the
+    sequence numbers.
 
     Args:
-        sequences: sequence numbers of the run, int64 (n,), from 0.
+        sequences: sequence numbers of the run, int64 (n,), counted from 0.
         weights: weight of each source, an integer of at least 1.
         seed: seed of the order.
 
-    Returns the index of the source in weights, int64 (n,), and the sequence number in the source, int64 (n,), from 0.
+    Returns two arrays, int64 (n,). The first array contains the index of the source in `weights` for each sequence. The
+    second array contains the number of the sequence in this source, counted from 0.
     """
-    ends = np.cumsum(weights)  # end of each source's places in a block
+    ends = np.cumsum(weights)  # end of the places of each source in a block
     size = int(ends[-1])
     numbers = np.asarray(sequences, dtype=np.int64)
     blocks, places = np.divmod(numbers, size)
@@ -124,7 +130,10 @@ def divide_among(
 
 
 def seed_of_source(seed: int, place: int) -> int:
-    """Return the seed of the source with the index `place`, from 0. The first source uses the seed of the run."""
+    """Return the seed of the source with the index `place`, counted from 0.
+
+    The first source uses the seed of the run.
+    """
     if place == 0:
         return seed
     return int(_mix(np.array([place], dtype=_U64), _U64(seed % 2**64))[0])
@@ -135,8 +144,8 @@ def window_starts(
 ) -> np.ndarray:
     """Return the position of the first token of each sequence, int64 (n,).
 
-    `sequences` are sequence numbers of the source, int64 (n,), from 0. A window contains T = context_length tokens and
-    their T targets, so start + T + 1 <= n_tokens. The running time does not depend on the sequence numbers.
+    `sequences` are sequence numbers of the source, int64 (n,), counted from 0. A window contains T = context_length
+    tokens and their T targets, so start + T + 1 <= n_tokens. The running time does not depend on the sequence numbers.
     Raises UserError if there are fewer than 2 T tokens.
     """
     windows_per_pass = n_windows(n_tokens, context_length)
@@ -157,7 +166,8 @@ def permute(places: np.ndarray, size: int, keys: np.ndarray) -> np.ndarray:
     """Permute places, int64 (n,) in [0, size). The key of each place, uint64 (n,), selects a permutation.
 
     Each place takes O(1) memory and time. An alternating Feistel network permutes the pairs (left, right) of a grid
-    that is slightly larger than size. A result outside [0, size) is permuted again until it is inside (cycle walking).
+    that is slightly larger than size. A result outside [0, size) is permuted until the result is inside (cycle
+    walking).
     Source: Black and Rogaway 2002, "Ciphers with arbitrary finite domains", sections 3 and 4.
     """
     n_left = int(np.ceil(np.sqrt(size)))
@@ -201,7 +211,10 @@ def step_sequences(
 
 
 def gather(data: Ids, starts: np.ndarray, context_length: int) -> tuple[Tensor, Tensor]:
-    """Cut windows at starts (B,) from data (n_tokens,). Return tokens and targets shifted by one, int64 (B, T) each."""
+    """Cut windows from data (n_tokens,). Each window begins at one of the positions `starts` (B,).
+
+    Returns the tokens and the targets, int64 (B, T) each. The targets are shifted by one.
+    """
     return shifted(cut_windows(data, starts, context_length))
 
 
@@ -213,7 +226,7 @@ def shifted(windows: np.ndarray) -> tuple[Tensor, Tensor]:
 def split_windows(windows: Tensor) -> tuple[Tensor, Tensor]:
     """Split windows, int64 (B, T + 1), into tokens and targets shifted by one, int64 (B, T) each.
 
-    An id below 0 stands for the token ~id. Its target is NOT_COUNTED.
+    An id below 0 stands for the token ~id. The target of this token is NOT_COUNTED.
     """
     tokens = torch.maximum(windows, ~windows)  # (B, T + 1)
     targets = torch.where(windows < 0, NOT_COUNTED, windows)  # (B, T + 1)
@@ -221,7 +234,10 @@ def split_windows(windows: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def cut_windows(data: Ids, starts: np.ndarray, context_length: int) -> np.ndarray:
-    """Cut windows at starts (B,) from data (n_tokens,), each with the token after it: (B, T + 1), dtype of data."""
+    """Cut windows from data (n_tokens,). Each window begins at one of the positions `starts` (B,).
+
+    Each window includes the token after its last token. Returns an array (B, T + 1) with the dtype of data.
+    """
     return data[starts[:, None] + np.arange(context_length + 1)]
 
 
@@ -230,8 +246,9 @@ def validation_windows(
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield non-overlapping windows of data, (n_tokens,), in order. Every token except the first is a target once.
 
-    max_tokens limits the number of targets; None means all. Yields tokens and targets, int64 (B, T). The last batch of
-    full windows may have fewer windows. If targets remain, the last batch is one shorter window.
+    max_tokens limits the number of targets. With None, all targets are used. Yields tokens and targets, int64 (B, T).
+    The last batch of full windows may have fewer windows. If some targets do not fill a window, they form a last batch
+    with one shorter window.
     """
     n_targets = len(data) - 1
     if max_tokens is not None:
@@ -246,7 +263,7 @@ def validation_windows(
 
 
 def _mix(values: np.ndarray, key: np.ndarray | np.uint64) -> np.ndarray:
-    """Hash each 64-bit integer with a key by the finaliser of SplitMix64 (Steele et al. 2014, figure 17)."""
+    """Hash each 64-bit integer with a key and the finaliser of SplitMix64 (Steele et al. 2014, figure 17)."""
     with np.errstate(over="ignore"):  # arithmetic is modulo 2^64
         mixed = values * _U64(0x9E3779B97F4A7C15)
         mixed = mixed + key * _U64(0xD1342543DE82EF95) + _U64(0x632BE59BD9B4E019)

@@ -1,12 +1,12 @@
-"""Chats in the formats that datasets use, as messages with role and content."""
+"""Read chats in the formats that datasets use. The result is a list of messages with a role and a content."""
 
 import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
-CHAT_FIELD = "messages"  # data.field of chats, unless it is set
-SHOWN = 60  # characters of a value that a message shows
-# Who speaks in ShareGPT's conversations, by the names that its datasets use.
+CHAT_FIELD = "messages"  # the field that contains the chat, unless data.field is set
+SHOWN = 60  # number of characters of a value that an error message shows
+# The role of each speaker in ShareGPT's format. The keys are the names of speakers that datasets use.
 SPEAKERS = {
     "system": "system",
     "human": "user",
@@ -21,22 +21,25 @@ SPEAKERS = {
 
 
 class ChatFormatError(ValueError):
-    """A record that holds no chat; its text is what is wrong, in words for a user."""
+    """An error for a record that does not contain a chat. The text of the error states the problem for the user."""
 
 
 def messages_of(record: Any, field: str | None) -> list[dict[str, Any]]:
-    """Return the messages of a record, each with strings role and content, and with other fields for the template.
+    """Return the messages of a record.
 
-    Without a field, the fields of the record tell its format:
+    Each message has the strings "role" and "content". It may have other fields for the template. If `field` is None,
+    the names of the fields in the record determine the format of the chat:
 
-    - messages: OpenAI's, a list of role and content, or a string of JSON with such a list
-    - conversations: ShareGPT's, a list of from and value
-    - instruction, output and sometimes input: Alpaca's
-    - prompt and completion: two strings, or two lists of messages
+    - "messages": OpenAI's format. The value is a list of records with the fields "role" and "content", or a string that
+      contains this list in JSON.
+    - "conversations": ShareGPT's format. The value is a list of records with the fields "from" and "value".
+    - "instruction", "output" and sometimes "input": Alpaca's format.
+    - "prompt" and "completion": the values are two strings, or two lists of messages.
 
     Args:
         record: a JSON value.
-        field: the field of the messages in OpenAI's or ShareGPT's format; a.b is the field b of the record in a.
+        field: the field that contains the messages in OpenAI's or ShareGPT's format. The name a.b means the field b of
+            the record in the field a.
 
     Raises ChatFormatError if the record has none of these formats.
     """
@@ -70,12 +73,12 @@ def _prompt_and_completion(record: dict[str, Any]) -> list[Any]:
     if isinstance(prompt, list) and isinstance(completion, list):
         return [*prompt, *completion]
     raise ChatFormatError(
-        f"prompt and completion must be two strings or two lists of messages, got {_shown(prompt)} "
+        f"the fields 'prompt' and 'completion' must be two strings or two lists of messages, got {_shown(prompt)} "
         f"and {_shown(completion)}"
     )
 
 
-# The reader of each format, by the fields that tell it.
+# The function that reads each format. The keys are the names of the fields that identify the format.
 FORMATS: dict[tuple[str, ...], Callable[[dict[str, Any]], Any]] = {
     ("messages",): lambda record: record["messages"],
     ("conversations",): lambda record: record["conversations"],
@@ -88,20 +91,20 @@ CHAT_FIELDS = {*(name for fields in FORMATS for name in fields), "input"}
 
 
 def _field(record: Any, field: str) -> Any:
-    """Return the value of a field; ChatFormatError if the record lacks it."""
+    """Return the value of a field. Raise ChatFormatError if the record does not have this field."""
     value = record
     for name in field.split("."):
         if not isinstance(value, dict) or name not in value:
             found = ", ".join(map(str, value)) if isinstance(value, dict) else _shown(value)
             raise ChatFormatError(
-                f"expected the field {field}, as data.field says, got the fields {found:.200}"
+                f"expected the field '{field}', as data.field says, got the fields {found:.200}"
             )
         value = value[name]
     return value
 
 
 def checked_messages(messages: Any) -> list[dict[str, Any]]:
-    """Return messages with strings role and content; ChatFormatError for anything else."""
+    """Return messages with the strings "role" and "content". Raise ChatFormatError if this is not possible."""
     if isinstance(messages, str):
         try:
             messages = json.loads(messages)
@@ -117,7 +120,7 @@ def checked_messages(messages: Any) -> list[dict[str, Any]]:
 
 
 def _message(message: Any, number: int) -> dict[str, Any]:
-    """Return a message with strings role and content, without fields that are None, as transformers does."""
+    """Return a message with the strings "role" and "content". Remove fields that are None, as transformers does."""
     if not isinstance(message, dict):
         raise ChatFormatError(f"message {number} must be a record, got {_shown(message)}")
     fields = {name: value for name, value in message.items() if value is not None}
@@ -127,13 +130,15 @@ def _message(message: Any, number: int) -> dict[str, Any]:
         role = SPEAKERS.get(speaker) if isinstance(speaker, str) else None
         if role is None:
             raise ChatFormatError(
-                f"message {number}: from must be one of {', '.join(SPEAKERS)}, got {_shown(speaker)}"
+                f"message {number}: the field 'from' must be one of {', '.join(SPEAKERS)}, got {_shown(speaker)}"
             )
         fields = {"role": role, "content": fields.pop("value", None), **fields}
 
     role = fields.get("role")
     if not isinstance(role, str):
-        raise ChatFormatError(f"message {number}: role must be a string, got {_shown(role)}")
+        raise ChatFormatError(
+            f"message {number}: the field 'role' must be a string, got {_shown(role)}"
+        )
     return {
         "role": role,
         "content": _content(fields.get("content"), number, fields),
@@ -146,7 +151,10 @@ def _others(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def _content(content: Any, number: int, fields: dict[str, Any]) -> str:
-    """Return the text of a message's content: a string, a list of text parts, or nothing beside tool calls."""
+    """Return the text in the content of a message.
+
+    The content is a string or a list of parts with text. If the message has tool calls, the content may be missing.
+    """
     if isinstance(content, str):
         return content
     if content is None and ("tool_calls" in fields or "function_call" in fields):
@@ -159,11 +167,13 @@ def _content(content: Any, number: int, fields: dict[str, Any]) -> str:
             )
             if not isinstance(text, str):
                 raise ChatFormatError(
-                    f"message {number}: every part of content must be text, got {_shown(part)}"
+                    f"message {number}: every part of the field 'content' must be text, got {_shown(part)}"
                 )
             texts.append(text)
         return "".join(texts)
-    raise ChatFormatError(f"message {number}: content must be text, got {_shown(content)}")
+    raise ChatFormatError(
+        f"message {number}: the field 'content' must be text, got {_shown(content)}"
+    )
 
 
 def _shown(value: Any) -> str:

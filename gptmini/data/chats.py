@@ -12,7 +12,7 @@ from gptmini.data.readers import MOST_LISTED
 from gptmini.tokenizer import Tokenizer
 from gptmini.user_error import UserError
 
-MOST_ROLES = 20  # roles of chats in a message
+MOST_ROLES = 20  # number of roles that a message shows
 
 
 @dataclass
@@ -22,7 +22,7 @@ class ChatReport:
     # Number of chats that were skipped because the template rejects them. `refused` lists the first MOST_LISTED errors.
     n_refused: int = 0
     refused: list[str] = field(default_factory=list)
-    n_without: int = 0  # chats without any token that the loss counts
+    n_without: int = 0  # number of chats without any token that the loss counts
     roles: list[str] = field(default_factory=list)  # the first MOST_ROLES roles, sorted
 
     def skip(self, problem: str) -> None:
@@ -61,8 +61,8 @@ class ChatReport:
         if self.n_without and loss_on == "answers":
             noun = "chat has" if self.n_without == 1 else "chats have"
             notes.append(
-                f"{self.n_without:,} {noun} no answer to train on; data.loss_on=answers trains only on messages of the "
-                f"role assistant, and the roles in these files are {self.named_roles()}"
+                f"{self.n_without:,} {noun} no answer to train on; with data.loss_on=answers, answers must have the "
+                f"role 'assistant', got the roles {self.named_roles()}"
             )
         return notes
 
@@ -82,15 +82,15 @@ def join_chats(parts: Iterable[Path]) -> ChatReport:
 
 def nothing_in(split: str, chats: ChatReport | None, loss_on: str) -> str:
     """Return the error message for a split that contains nothing to train or validate on."""
-    problem = f"the {split} split must contain text, got none; give more text"
+    problem = f"the {split} split must contain text, got no text; give more text"
     if chats is None:
         return problem
     if loss_on == "answers" and "assistant" in chats.roles:
-        problem = f"the {split} split must contain answers for data.loss_on=answers, got none; give more chats"
+        problem = f"the {split} split must contain answers for data.loss_on=answers, got no answers; give more chats"
     elif loss_on == "answers" and chats.roles:
         problem = (
-            f"data.loss_on=answers requires the role assistant in the {split} split, got chats with the roles "
-            f"{chats.named_roles()}; rename one of these roles to assistant, or use data.loss_on=all"
+            f"data.loss_on=answers requires the role 'assistant' in the {split} split, got chats with the roles "
+            f"{chats.named_roles()}; rename one of these roles to 'assistant', or use data.loss_on=all"
         )
     if chats.n_refused:
         problem += f"; {chats.n_refused:,} chats were skipped; first error: {chats.refused[0]}"
@@ -100,14 +100,14 @@ def nothing_in(split: str, chats: ChatReport | None, loss_on: str) -> str:
 def encode_chats(
     documents: Iterable[Document], tokenizer: Tokenizer, corpus: Corpus, report: ChatReport
 ) -> Iterator[np.ndarray | None]:
-    """Yield the ids of each chat, int64. The loss does not count an id that is yielded as ~id.
+    """Yield the ids of each chat as an int64 array. The loss does not count an id that is yielded as ~id.
 
-    Each document contains the messages of one chat in JSON. With on_error=skip, a chat that the template rejects is
-    yielded as None and counted in `report`.
+    Each document contains the messages of one chat in JSON. If on_error is "skip", None is yielded for a
+    chat that the template rejects, and `report` counts the chat.
 
     Raises UserError if the tokenizer has no chat template, or if the template rejects a chat.
     """
-    from gptmini.tokenizer.chat import RefusedChatError  # imports Jinja, which only chats need
+    from gptmini.tokenizer.chat import RefusedChatError  # this imports Jinja, which only chats need
 
     chats = tokenizer.chat_encoder
     for document in documents:
@@ -121,7 +121,7 @@ def encode_chats(
             if not isinstance(error, RefusedChatError):
                 raise UserError(problem) from None
             if corpus.on_error == "fail":
-                remedy = "set data.on_error=skip to skip such chats"
+                remedy = "set data.on_error=skip to skip rejected chats"
                 raise UserError(problem, for_training=remedy) from None
             report.skip(problem)
             yield None

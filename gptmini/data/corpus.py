@@ -1,4 +1,6 @@
-"""The base class of corpora. A corpus yields its documents in a fixed order, and determines which are held out."""
+"""The base class of corpora. A corpus yields its documents in a fixed order, and decides which documents
+are held out.
+"""
 
 import hashlib
 from abc import ABC, abstractmethod
@@ -10,7 +12,8 @@ from pydantic import Field
 
 from gptmini.tokenizer import Document as Document
 
-# Returns the SHA-256 digest of a file in hexadecimal. Unchanged files are not read again.
+# The type of a function that returns the SHA-256 digest of a file in hexadecimal. A file that did not change is not
+# read a second time.
 DigestOf = Callable[[Path], str]
 # Fraction of the text that is held out for validation.
 HeldOut = Annotated[float, Field(gt=0, lt=1)]
@@ -22,25 +25,33 @@ class Corpus(ABC):
     name: str  # prefix of the prepared folder's name
     # Fraction to hold out of the documents that do not have a split yet; None if each document has a split.
     val_fraction: float | None = None
-    # "chat" if each document contains the messages of one chat in JSON. A chat is never cut. None for text.
+    # "chat" if each document contains the messages of one chat in JSON. A chat is never cut. None if each
+    # document contains text.
     template: str | None = None
-    loss_on: str = "all"  # or "answers": in chats, the loss counts only the assistant's answers
-    on_error: str = "fail"  # or "skip": skip chats that the tokenizer's template rejects
+    # "all", or "answers" for chats. With "answers", the loss counts only the answers of the assistant.
+    loss_on: str = "all"
+    # "fail", or "skip" to skip chats that the template of the tokenizer rejects.
+    on_error: str = "fail"
 
     @abstractmethod
     def identity(self, digest_of: DigestOf) -> dict:
-        """Return everything that determines the documents, in plain JSON types. It is part of the fingerprint."""
+        """Return everything that determines the documents, in plain JSON types. The result is part of the
+        fingerprint.
+        """
 
     @abstractmethod
     def documents(self) -> Iterator[Document]:
-        """Yield every document once, in a fixed order. Each call reads them again."""
+        """Yield every document once, in a fixed order. Each call reads all documents from the start."""
 
     def boundary(self) -> int | None:
-        """Return the number of UTF-8 bytes before the held-out end; None if documents are split by their hashes."""
+        """Return the number of UTF-8 bytes before the held-out end of the text.
+
+        Return None if hashes determine the splits of the documents.
+        """
         return None
 
     def share_read(self) -> float | None:
-        """Return the fraction of the text that has been read, from 0 to 1; None if it is unknown."""
+        """Return the fraction of the text that has been read, from 0 to 1. Return None if the fraction is unknown."""
         return None
 
     def share_held_out(self) -> float:
@@ -48,7 +59,7 @@ class Corpus(ABC):
         return self.val_fraction or 0.0
 
     def notes(self) -> list[str]:
-        """Return the lines to print once the text is prepared."""
+        """Return the lines to print after the text is prepared."""
         return []
 
     def skipped(self) -> str:
@@ -57,9 +68,11 @@ class Corpus(ABC):
 
 
 def split_of(text: str, val_fraction: float) -> str:
-    """Return the split of a document: val if the first byte of its SHA-256 digest is below 256 val_fraction.
+    """Return the split of a document.
 
-    Only the UTF-8 bytes of the document determine the digest, so a document keeps its split when others change.
+    The split is "val" if the first byte of the SHA-256 digest of the document is below 256 val_fraction. Otherwise the
+    split is "train". Only the UTF-8 bytes of the document determine the digest. Therefore a document keeps its split
+    when other documents change.
     """
     first_byte = hashlib.sha256(text.encode(errors="replace")).digest()[0]
     return "val" if first_byte < round(256 * val_fraction) else "train"

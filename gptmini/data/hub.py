@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 # In this branch of a dataset, the hub stores Parquet files that it converted from other formats.
 CONVERTED = "refs/convert/parquet"
-# Words that name a split in file and folder names. They are the same as in the Python library `datasets`.
+# These words in the names of files and folders stand for a split. The Python library `datasets` uses the same words.
 SPLIT_WORDS = {
     "train": "train",
     "training": "train",
@@ -44,15 +44,15 @@ SPLIT_WORDS = {
 # Without val_split, the first of these splits that exists is held out.
 HELD_OUT = ("validation", "test")
 DEFAULT = "default"  # the subset of files that are not in the folder of a subset
-# The end of a name such as train-00000-of-00004-0123456789abcdef.
+# Matches the end of a name such as train-00000-of-00004-0123456789abcdef.
 NUMBERED = re.compile(r"-\d{5}-of-\d{5}.*$")
-NAMES_SHOWN = 20  # names of subsets in an error
+NAMES_SHOWN = 20  # number of subset names that an error shows
 ADDRESS = "https://huggingface.co/datasets/"  # start of the address of a dataset on the hub
-LIST = "gptmini-files.json"  # list of the dataset's files, stored next to the downloaded files
+LIST = "gptmini-files.json"  # lists the files of the dataset; this file is next to the downloaded files
 
 
 class Choice(NamedTuple):
-    """The chosen subset and splits of a dataset; see hub_text for None."""
+    """The subset and the splits of a dataset that the user chose. hub_text describes the meaning of None."""
 
     subset: str | None
     split: str
@@ -60,7 +60,7 @@ class Choice(NamedTuple):
 
 
 class Chosen(NamedTuple):
-    """Files of a dataset, as paths relative to its root."""
+    """The chosen files of a dataset. The paths are relative to the root of the dataset."""
 
     train: list[str]
     val: list[str]  # empty if no split is held out
@@ -80,18 +80,19 @@ def hub_text(
     on_error: OnError,
     may_download: bool = True,
 ) -> TextCorpus:
-    """Return the corpus of a dataset. Download its files if they are missing.
+    """Return the corpus of a dataset. Download the files of the dataset if they are missing.
 
     Args:
         dataset: name on the hub, such as roneneldan/TinyStories, or a local folder with the same layout.
-        subset: name of the subset; None for the only subset, or for the subset "default" if there are several.
+        subset: name of the subset; None for the only subset, or for the subset "default" if there are several
+            subsets.
         split: name of the split to train on.
-        val_split: name of the split to hold out; None for validation or test, if the subset has such a split.
+        val_split: name of the split to hold out; None for "validation" or "test", if the subset has such a split.
         revision: branch, tag or commit on the hub; None for the latest commit at the time of the download.
         field: column with the text; a.b means the field b of the record in column a.
-        folder: folder of the downloaded files.
+        folder: folder for the downloaded files.
         val_fraction: fraction of the text to hold out if no split is held out.
-        on_error: fail, or skip to skip rows without text.
+        on_error: "fail", or "skip" to skip rows without text.
         may_download: False if dataset and folder come from a stored run and not from the command line.
 
     Raises pydantic.ValidationError for an invalid value. Raises UserError if the dataset, subset or split does not
@@ -129,7 +130,7 @@ def choose_files(dataset: str, paths: Iterable[str], choice: Choice) -> Chosen:
             subset, split = place_of(path)
             subsets[subset][split].append(path)
     if not subsets:
-        raise UserError(f"data.dataset must be a dataset with Parquet files, got {dataset}")
+        raise UserError(f"data.dataset must contain Parquet files, got {dataset}")
 
     subset, split, val_split = choice
     if subset is None:
@@ -145,16 +146,16 @@ def choose_files(dataset: str, paths: Iterable[str], choice: Choice) -> Chosen:
     if val_split is None:
         val_split = next((name for name in HELD_OUT if name in splits and name != split), None)
     if val_split == split:
-        raise UserError(f"data.split and data.val_split must be different, got {split} for both")
+        raise UserError(f"data.split and data.val_split must be different, got {split} and {split}")
     return Chosen(splits[split], [] if val_split is None else splits[val_split])
 
 
 def place_of(path: str) -> tuple[str, str]:
     """Return the subset and the split of a Parquet file by its path in the dataset.
 
-    The file name contains the split, as in data/train-00000-of-00004.parquet, or the folder does, as in
-    default/train/0000.parquet. If neither contains a split, the split is train. The other folders name the subset. A
-    folder data at the start of the path is ignored.
+    The file name may contain the split, as in data/train-00000-of-00004.parquet. Otherwise the name of the folder may
+    contain the split, as in default/train/0000.parquet. If these names do not contain a split, the split is "train".
+    The names of the other folders form the name of the subset. A folder "data" at the start of the path is ignored.
     """
     *folders, file = PurePosixPath(path).parts
     split = _split_named(NUMBERED.sub("", PurePosixPath(file).stem))
@@ -168,8 +169,11 @@ def place_of(path: str) -> tuple[str, str]:
 
 
 def _split_named(name: str) -> str | None:
-    """Return the split that a file or folder name stands for; None if it is not the name of a split."""
-    name = name.removeprefix("partial-")  # on the hub's branch of converted files
+    """Return the split that the name of a file or folder stands for.
+
+    Return None if the name does not stand for a split.
+    """
+    name = name.removeprefix("partial-")  # a prefix on the branch of converted files
     if name in SPLIT_WORDS:
         return SPLIT_WORDS[name]
     first, _, _ = name.partition("-")
@@ -184,9 +188,9 @@ def _downloaded(
     *,
     may_download: bool,
 ) -> Chosen:
-    """Choose files of a dataset, and download them into root unless they exist.
+    """Choose files of a dataset. Download these files into root unless all of them exist.
 
-    The list of the dataset's files and their commit are stored next to the files, so that later runs work offline.
+    The list of all files of the dataset and the commit are stored next to the files, so that later runs work offline.
     """
     path_of_list = root / LIST
     known: dict[str, Any] = {}
@@ -205,7 +209,7 @@ def _downloaded(
     if not sys.stderr.isatty():
         disable_progress_bars()
     api = HfApi()
-    instead = "data.dataset may also be a local folder with its Parquet files"
+    instead = "data.dataset may also be a local folder with the Parquet files of the dataset"
     with downloading(f"the dataset {dataset}", instead):
         known = known or _list_files(api, dataset, revision)
         chosen = choose_files(dataset, known["files"], choice)
@@ -224,7 +228,10 @@ def _downloaded(
 
 
 def _list_files(api: "HfApi", dataset: str, revision: str | None) -> dict[str, Any]:
-    """Return the commit and the Parquet files of a dataset. Without such files, use the branch of converted files."""
+    """Return the commit and the Parquet files of a dataset.
+
+    If the dataset has no Parquet files and revision is None, use the branch of converted files.
+    """
     for branch in [None, CONVERTED] if revision is None else [revision]:
         info = api.dataset_info(dataset, revision=branch)
         names = [sibling.rfilename for sibling in info.siblings or []]

@@ -1,4 +1,7 @@
-"""Arrays of token ids. Several files can act as one array. Marks show which ids the loss does not count."""
+"""Arrays of token ids. Several arrays can act as one array.
+
+A mark on an id means that the loss does not count the id.
+"""
 
 from collections.abc import Sequence
 
@@ -6,10 +9,13 @@ import numpy as np
 
 
 class Shards:
-    """Several arrays of ids that act as one array, without a copy. The index is a slice or an array of positions."""
+    """Several arrays of ids that act as one array. The arrays are not copied.
+
+    The index is a slice or an array of positions.
+    """
 
     def __init__(self, arrays: "Sequence[Ids]") -> None:
-        """Concatenate one or more arrays, (n,) each."""
+        """Concatenate one or more arrays. Each array has the shape (n,)."""
         self._arrays = [array for array in arrays if len(array)]
         lengths = [len(array) for array in self._arrays]
         # Position of the first id after each array.
@@ -21,7 +27,10 @@ class Shards:
         return int(self._ends[-1]) if len(self._ends) else 0
 
     def __getitem__(self, key: slice | np.ndarray) -> np.ndarray:
-        """Return the ids of a slice, (n,), or the ids at positions. Positions are int64 of any shape, from 0."""
+        """Return the ids of a slice, or the ids at an array of positions.
+
+        The ids of a slice have the shape (n,). The positions are int64 of any shape, counted from 0.
+        """
         if isinstance(key, slice):
             key = np.arange(*key.indices(len(self)))
 
@@ -35,10 +44,13 @@ class Shards:
         return ids
 
 
-# The ids of a split.
+# The type of the ids of a split.
 Ids = np.ndarray | Shards
 
 
 def without_marks(ids: np.ndarray) -> np.ndarray:
-    """Remove the marks from ids of any shape. An id that the loss does not count is stored as ~id, which is below 0."""
+    """Remove the marks from ids of any shape.
+
+    An id that the loss does not count is stored as ~id. This number is negative.
+    """
     return np.maximum(ids, ~ids) if ids.dtype.kind == "i" else ids

@@ -1,4 +1,4 @@
-"""Inspect a prepared folder: count the ids that occur, and decode documents."""
+"""Inspect a prepared folder. Count the ids that occur in the folder, and decode documents."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -10,7 +10,7 @@ from gptmini.data.store import TokenStore
 from gptmini.tokenizer import Tokenizer, document_prefix
 
 IDS_AT_ONCE = 2**20  # ids that are read at a time
-SHOWN = 3  # number of first documents, and of longest documents, that are shown
+SHOWN = 3  # inspect_split shows this many of the first, and this many of the longest documents
 
 
 class Longest(NamedTuple):
@@ -24,8 +24,8 @@ class Longest(NamedTuple):
 class SplitInspection:
     """The result of inspecting a split."""
 
-    n_ids_used: int  # number of different ids
-    longest: list[Longest]  # the longest first
+    n_ids_used: int  # number of different ids that occur in the split
+    longest: list[Longest]  # the longest document comes first
     first: list[str]  # beginnings of the first documents
 
 
@@ -34,7 +34,7 @@ def inspect_split(
 ) -> SplitInspection:
     """Inspect a split. Decode the first n_shown ids of each document that is shown.
 
-    This takes 24 bytes of memory per document, and the memory of IDS_AT_ONCE ids.
+    The inspection needs 24 bytes of memory per document, and memory for IDS_AT_ONCE ids.
     """
     ids = store.tokens(split)
     used = np.zeros(tokenizer.n_vocab, dtype=bool)
@@ -59,9 +59,10 @@ def inspect_split(
 def _documents(
     store: TokenStore, split: str, tokenizer: Tokenizer
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return where the text of each document in a split starts and ends, as positions of ids, int64 (n,) each.
+    """Return the start and the end of the text of each document in a split.
 
-    If the folder does not have an index, documents are separated by end-of-text.
+    Starts and ends are positions of ids, int64 (n,). If the folder does not have an index, documents are separated by
+    end-of-text.
     """
     ids = store.tokens(split)
     n_end = 0 if tokenizer.end_of_text is None else 1
@@ -78,7 +79,7 @@ def _documents(
 
     starts = np.append(0, after[:-1])
     ends = after - n_end
-    # Folders that an earlier version prepared do not have these ids.
+    # Folders that an earlier version of gptmini prepared do not contain the ids of document_prefix.
     for before in document_prefix(tokenizer):
         firsts = without_marks(ids[np.minimum(starts, len(ids) - 1)])  # (n,)
         starts = starts + ((firsts == before) & (starts < ends))

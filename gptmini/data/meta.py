@@ -1,4 +1,4 @@
-"""Find, read, check and write meta.json of a prepared folder; see data/README.md."""
+"""Find, read, check and write the file meta.json of a prepared folder. data/README.md describes this file."""
 
 import hashlib
 import json
@@ -8,13 +8,14 @@ from gptmini.files import replacing
 from gptmini.untrusted import read_json
 from gptmini.user_error import UserError
 
-# Version of the files. It is part of the fingerprint, so that a new format gets a new folder.
+# Version of the format of prepared folders. The version is part of the fingerprint, so that a new format gets a new
+# folder.
 FORMAT = 3
 SPLITS = ("train", "val")  # training text and held-out text
 
 
 def find_prepared(folder: Path, near: Path) -> Path:
-    """Find a prepared folder. A run stores its path relative to the directory in which the run was started.
+    """Find the prepared folder of a run. The run stores the path relative to the directory in which it was started.
 
     Look in the working directory, and then in the parent folders of `near`, beginning with the nearest.
 
@@ -32,12 +33,15 @@ def find_prepared(folder: Path, near: Path) -> Path:
 
 
 def read_meta(folder: Path) -> dict:
-    """Read meta.json of a prepared folder; raise UserError if it is missing, was edited, or has a different format."""
+    """Read the file meta.json of a prepared folder.
+
+    Raises UserError if the file is missing, was edited, or has a different format.
+    """
     path = folder / "meta.json"
     if not path.is_file():
         problem = "is not a prepared folder (no meta.json)" if folder.is_dir() else "does not exist"
         raise UserError(
-            f"{folder} {problem}; run gptmini prepare, resume its run, or give a different folder"
+            f"{folder} {problem}; run gptmini prepare, resume the run of this folder, or give a different folder"
         )
 
     try:
@@ -52,12 +56,14 @@ def read_meta(folder: Path) -> dict:
             f"{remedy(folder)}"
         )
     if digest_of_json(meta) != digest:
-        raise UserError(f"{path} was edited: its digest does not match; {remedy(folder)}")
+        raise UserError(
+            f"{path} was edited: the digest in the file does not match the content of the file; {remedy(folder)}"
+        )
     return meta
 
 
 def write_meta(folder: Path, meta: dict) -> None:
-    """Write meta.json atomically, with a digest of its content. Create the folder if it is missing."""
+    """Write the file meta.json atomically, and add a digest of the content. Create the folder if it is missing."""
     contents = meta | {"digest": digest_of_json(meta)}
     folder.mkdir(parents=True, exist_ok=True)
     with replacing(folder / "meta.json") as file:
@@ -65,11 +71,11 @@ def write_meta(folder: Path, meta: dict) -> None:
 
 
 def digest_of_json(value: object) -> str:
-    """Return the SHA-256 digest of a value in plain JSON types, in hexadecimal."""
+    """Return the SHA-256 digest of a value in hexadecimal. The value consists of plain JSON types."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def remedy(folder: Path) -> str:
-    """Return the remedy for a prepared folder that cannot be used."""
+    """Return the text that explains how to fix a prepared folder that cannot be used."""
     return f"delete {folder} to prepare it again"

@@ -1,4 +1,7 @@
-"""A mixture of sources: texts or prepared folders. Each block takes a fixed number of sequences from each source."""
+"""A mixture of sources. Each source is a text or a prepared folder.
+
+Each block takes a fixed number of sequences from each source.
+"""
 
 import os
 from collections.abc import Iterator
@@ -25,15 +28,16 @@ from gptmini.settings import STRICT, FileName
 from gptmini.tokenizer import Tokenizer, from_dict, identity_of, prebuilt
 from gptmini.user_error import UserError
 
-# Options of the group tokenizer whose names differ from their builders' names.
+# Options of the configuration group "tokenizer" that have a different name than their builder. The keys are the names
+# of the builders.
 OPTIONS = {"character": "char"}
 
 
 @with_config(STRICT)
 class SourceSettings(TypedDict):
-    """The configuration of a source: path, weight, and arguments of TextCorpus."""
+    """The configuration of a source. It contains a path, a weight, and optional arguments of TextCorpus."""
 
-    path: Paths  # a prepared folder, or text
+    path: Paths  # a prepared folder, or files with text
     # Number of sequences from this source in a block. The sum of all weights is the number of sequences in a block. A
     # block must be short compared to a run.
     weight: Annotated[int, Field(ge=1, le=10_000)]
@@ -56,7 +60,7 @@ class Part(NamedTuple):
 
 
 class Mixture(Corpus):
-    """Sources with their weights, as the data of a run."""
+    """Sources with weights. They are the data of a run."""
 
     @validate_call(config=STRICT)
     def __init__(
@@ -68,10 +72,10 @@ class Mixture(Corpus):
         """Find the texts and folders.
 
         Args:
-            sources: path and weight of each source, by name. The path is a prepared folder, or text as in TextCorpus.
-                A source with text may have the other arguments of TextCorpus too. A weight is a positive integer. It is
-                the number of sequences that a block takes from the source. The sum of the weights is the number of
-                sequences in a block.
+            sources: settings of each source. The keys are the names of the sources. The path is a prepared folder, or
+                text as in TextCorpus. A source with text may have the other arguments of TextCorpus too. A weight is a
+                positive integer. It is the number of sequences that a block takes from the source. The sum of the
+                weights is the number of sequences in a block.
             val_fraction: fraction of each text to hold out, unless the source has its own val_fraction.
             name: prefix of the prepared folder's name.
 
@@ -81,18 +85,19 @@ class Mixture(Corpus):
         self.parts = [
             _part(key, source, {"val_fraction": val_fraction}) for key, source in sources.items()
         ]
-        # State of the current or last reading: bytes of the texts that were read completely, and the text being read.
+        # The state of the current or last reading. _n_read is the number of bytes of the texts that were read
+        # completely. _current is the text that is being read.
         self._n_read = 0
         self._current: TextCorpus | None = None
 
     @cached_property
     def _texts(self) -> list[tuple[TextCorpus, SplitDocuments]]:
-        """Each text, and its documents in their splits."""
+        """Pairs of a text and the documents of this text. Each document has a split."""
         texts = [part.data for part in self.parts if isinstance(part.data, TextCorpus)]
         return [(text, SplitDocuments(text, Watcher())) for text in texts]
 
     def identity(self, digest_of: DigestOf) -> dict:
-        """Return name, weight and identity of each source."""
+        """Return the name, the weight and the identity of each source."""
         sources = []
         for name, weight, data in self.parts:
             is_store = isinstance(data, TokenStore)
@@ -101,7 +106,7 @@ class Mixture(Corpus):
         return {"sources": sources}
 
     def documents(self) -> Iterator[Document]:
-        """Yield the documents of the texts, each with its split. Prepared folders are not read."""
+        """Yield the documents of the texts. Each document has a split. Prepared folders are not read."""
         self._n_read = 0
         for text, documents in self._texts:
             self._current = text
@@ -110,7 +115,7 @@ class Mixture(Corpus):
             self._n_read += text.size
 
     def share_read(self) -> float:
-        """Return the fraction of the texts' bytes on disk that documents() has read, from 0 to 1."""
+        """Return the fraction of the bytes of all texts on disk that documents() has read, from 0 to 1."""
         n_all = sum(text.size for text, _ in self._texts)
         n_read = self._n_read
         if self._current is not None:
@@ -189,12 +194,12 @@ class Mixture(Corpus):
             if found != kind:
                 raise UserError(
                     f"all sources must have the same tokenizer, got {found} in {store.folder} and {kind} in the "
-                    f"others; set tokenizer={OPTIONS.get(found, found)}, or give the text instead of this folder"
+                    f"other sources; set tokenizer={OPTIONS.get(found, found)}, or give text instead of this folder"
                 )
             if identity_of(store.tokenizer_state) != identity_of(prepared[0].tokenizer_state):
                 raise UserError(
                     f"all sources must have the same tokenizer, but {prepared[0].folder} and {store.folder} have "
-                    "different tokenizers; give the texts instead of the folders to learn one tokenizer from all"
+                    "different tokenizers; to learn one tokenizer from all texts, give the texts instead of the folders"
                 )
         return prepared[0].tokenizer
 
@@ -221,7 +226,7 @@ def _part(name: str, source: SourceSettings, defaults: dict[str, Any]) -> Part:
     if isinstance(given, str | Path) and is_prepared(Path(given).expanduser()):
         if options:
             raise UserError(
-                f"{key} must have only path and weight, because {given} is a prepared folder, got "
+                f"{key} must have only the keys 'path' and 'weight', because {given} is a prepared folder, got "
                 f"{', '.join(sorted(options))}"
             )
         store = TokenStore(Path(given).expanduser())

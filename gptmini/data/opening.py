@@ -1,4 +1,4 @@
-"""Open files as text: unpack them by their file extension, and decode them."""
+"""Open files as text. Decompress a file if its extension requires this, and decode the bytes of the file."""
 
 import bz2
 import codecs
@@ -17,18 +17,18 @@ from pydantic import AfterValidator
 from gptmini.user_error import UserError
 
 BLOCK = 2**20  # bytes that are read at a time
-LONGEST_LINE = 2**26  # most characters of a line or a record, because it must fit into memory
-ENCODING_REMEDY = "set data.encoding to the encoding of the file"  # for a UserError
+LONGEST_LINE = 2**26  # most characters of a line or a record; each of them must fit into memory
+ENCODING_REMEDY = "set data.encoding to the encoding of the file"  # the fix in a UserError
 UNPACKERS: dict[str, Callable] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 PACKED = (*UNPACKERS, ".zst")
-RECORDS = {  # kind of each file extension for records
+RECORDS = {  # the kind of records for each file extension
     ".jsonl": "jsonl",
     ".ndjson": "jsonl",
     ".csv": "csv",
     ".tsv": "tsv",
     ".parquet": "parquet",
 }
-# Byte order marks. UTF-32 comes before UTF-16, because the little-endian mark of UTF-32 starts with UTF-16's mark.
+# Byte order marks. UTF-32 comes before UTF-16, because the little-endian mark of UTF-32 starts with the mark of UTF-16.
 MARKS = {
     codecs.BOM_UTF8: "utf-8",
     codecs.BOM_UTF32_LE: "utf-32-le",
@@ -39,7 +39,7 @@ MARKS = {
 
 
 def _known_encoding(name: str) -> str:
-    """Return the name of an encoding; raise ValueError unless it is one of Python's text encodings."""
+    """Return the name of an encoding. Raise ValueError if the encoding is not a text encoding of Python."""
     try:
         codecs.getincrementaldecoder(name)().decode(b"", final=True)
         is_text = codecs.lookup(name)._is_text_encoding
@@ -50,19 +50,22 @@ def _known_encoding(name: str) -> str:
     return name
 
 
-# Python's name of a text encoding.
+# The name that Python uses for a text encoding.
 Encoding = Annotated[str, AfterValidator(_known_encoding)]
 
 
 class Format(NamedTuple):
-    """The format of a file by its extensions. For example, a.jsonl.zst contains JSON records packed by Zstandard."""
+    """The format of a file. The extensions of the file determine the format.
 
-    kind: str  # jsonl, csv, tsv, parquet, or text for any other extension
-    packing: str  # an extension of PACKED, or empty
+    For example, a.jsonl.zst contains JSON records that are compressed with Zstandard.
+    """
+
+    kind: str  # "jsonl", "csv", "tsv", "parquet", or "text" for any other extension
+    packing: str  # an extension of PACKED; empty if the file is not compressed
 
 
 def format_of(file: Path) -> Format:
-    """Return the format of a file by its extensions."""
+    """Return the format of a file. The extensions of the file determine the format."""
     last = file.suffix.lower()
     return Format(
         kind=RECORDS.get(ending_of(file), "text"),
@@ -71,7 +74,10 @@ def format_of(file: Path) -> Format:
 
 
 def ending_of(file: Path) -> str:
-    """Return the last extension of a file in lower case. For a packed file, return the extension before it."""
+    """Return the last extension of a file in lower case.
+
+    For a compressed file, such as a.csv.gz, return the extension before the extension of the compression.
+    """
     ending = file.suffix.lower()
     return Path(file.stem).suffix.lower() if ending in PACKED else ending
 
@@ -79,10 +85,10 @@ def ending_of(file: Path) -> str:
 class Opened(NamedTuple):
     """A text file that is open for reading, positioned after its byte order mark."""
 
-    stream: "io.BufferedReader[Any]"  # the bytes, unpacked
-    raw: Any  # the file on disk; raw.tell() returns how many of its bytes have been read
+    stream: "io.BufferedReader[Any]"  # the decompressed bytes
+    raw: Any  # the file on disk; raw.tell() returns the number of bytes read from this file
     encoding: str
-    offset: int  # bytes of the byte order mark, or 0
+    offset: int  # length of the byte order mark in bytes; 0 if the file has no mark
 
     @property
     def is_utf8(self) -> bool:
@@ -94,8 +100,8 @@ class Opened(NamedTuple):
 def opened(file: Path, encoding: str) -> Iterator[Opened]:
     """Open a file as text in an encoding. A byte order mark in the file overrides the encoding.
 
-    Raises UserError if a packed file is truncated or damaged. Raises UserError if the file is packed by Zstandard, but
-    pyarrow is not installed.
+    Raises UserError if a compressed file is truncated or damaged. Raises UserError if the file is compressed with
+    Zstandard, but pyarrow is not installed.
     """
     packing = format_of(file).packing
     # pyarrow reads its own file objects faster than Python's file objects.
@@ -109,16 +115,17 @@ def opened(file: Path, encoding: str) -> Iterator[Opened]:
             stream.read(len(mark))
             yield Opened(stream, raw, MARKS.get(mark, encoding), len(mark))
     except (EOFError, zlib.error, lzma.LZMAError, OSError) as error:
-        # If a file is damaged, the libraries raise an OSError without errno. An OSError of the system has an errno.
+        # If a file is damaged, the libraries raise an OSError without errno. An OSError of the operating system has an
+        # errno.
         if getattr(error, "errno", None) is not None:
             raise
         raise UserError(
-            f"cannot unpack {file}: the {packing} file is truncated or damaged ({error})"
+            f"cannot decompress {file}: the {packing} file is truncated or damaged ({error})"
         ) from None
 
 
 def _unpacked(raw: BinaryIO, packing: str) -> BinaryIO:
-    """Return a stream of the unpacked bytes of a file."""
+    """Return a stream of the decompressed bytes of a file."""
     if packing in UNPACKERS:
         return UNPACKERS[packing](raw, "rb")
     if packing == ".zst":
@@ -129,7 +136,7 @@ def _unpacked(raw: BinaryIO, packing: str) -> BinaryIO:
 
 
 def import_pyarrow(file: Path) -> ModuleType:
-    """Import pyarrow. If it is not installed, raise UserError with the command that installs it."""
+    """Import pyarrow. If pyarrow is not installed, raise UserError with the command that installs pyarrow."""
     try:
         import pyarrow
     except ImportError:
@@ -158,7 +165,8 @@ def decoded(text: Opened, file: Path) -> Iterator[str]:
                 raise UnicodeDecodeError("utf-8", block, place, place + 1, "zero byte")
             characters = decoder.decode(block, final=not block)
         except UnicodeDecodeError as error:
-            # error.object is the block. If a character started in the last block, its first bytes precede the block.
+            # error.object is the block. If a character started in the previous block, error.object starts with the
+            # bytes of this character from the previous block.
             start = offset + len(block) - len(error.object) + error.start
             before = error.object[: error.start].decode(text.encoding, errors="replace")
             number = line + before.count("\n")
@@ -181,13 +189,16 @@ class LineTooLongError(Exception):
 
 
 class Lines:
-    """An iterator over the lines of an open file. It knows the position of the next line, and can go back.
+    """An iterator over the lines of an open file. It stores the position of the next line, and can go back.
 
     An invalid byte becomes half of a surrogate pair, so that only the record with this byte is unreadable.
     """
 
     def __init__(self, text: Opened, file: Path, *, newline: str) -> None:
-        """Read lines of a file. With newline="\\n", a line ends with \\n. With newline="", it may end with \\r too."""
+        """Read the lines of a file.
+
+        With newline="\\n", a line ends with \\n. With newline="", a line may end with \\r too.
+        """
         self._wrapper = io.TextIOWrapper(
             text.stream,
             encoding=text.encoding,
@@ -196,18 +207,19 @@ class Lines:
         )
         self._file = file
         self._number = 1  # number of the next line
-        self._offset = text.offset  # position of the next line in the unpacked file
+        self._offset = text.offset  # position of the next line in the decompressed file
 
         self._length = 0  # characters of the current record read so far
-        # Lines after the first line of a record, because they may be read again. _n_kept counts their characters.
+        # The lines after the first line of a record are kept, because they may be read a second time. _n_kept is the
+        # number of characters of the kept lines.
         self._kept = io.StringIO(newline="")
         self._n_kept = 0
-        # The second line of the current record: position in _kept, line number, file offset. None if the line has not
-        # been read yet, or is too long to keep.
+        # The position in _kept, the line number and the file offset of the second line of the current record. None if
+        # this line has not been read yet, or is too long to keep.
         self._second: tuple[int, int, int] | None = None
 
     def place(self) -> str:
-        """Return file, line number and byte offset of the next line, for a message."""
+        """Return the file, the line number and the byte offset of the next line as text for a message."""
         return f"{self._file}, line {self._number:,} (byte {self._offset:,})"
 
     def begin_record(self) -> None:
@@ -216,8 +228,8 @@ class Lines:
         self._second = None
         if self._n_kept:
             place = self._kept.tell()
-            # Drop lines that will not be read again. This copies the other lines. Many lines are copied only rarely,
-            # because copying them is slow.
+            # Drop the lines that will not be read a second time. This step copies the remaining lines. If many lines
+            # remain, this step is rare, because the copy is slow.
             if place == self._n_kept or place > LONGEST_LINE:
                 self._kept = io.StringIO(self._kept.read(), newline="")
                 self._n_kept -= place
@@ -229,7 +241,7 @@ class Lines:
             self._kept.seek(place)
 
     def n_behind_first(self, test: Callable[[str], bool]) -> int:
-        """Return the number of lines after the first line of the current record, or 0 if one of them fails a test."""
+        """Return the number of lines after the first line of the current record. Return 0 if a line fails a test."""
         if self._second is None:
             return 0
         place, number, _ = self._second
@@ -244,9 +256,9 @@ class Lines:
         return self
 
     def __next__(self) -> str:
-        """Return the next line, including its line end.
+        """Return the next line, including the line end.
 
-        Raises LineTooLongError for a long line or record.
+        Raises LineTooLongError if a line or a record has more than LONGEST_LINE characters.
         Raises UserError for bytes that are invalid in UTF-16 or UTF-32, because the rest of the file cannot be decoded.
         """
         is_first = self._length == 0
@@ -273,7 +285,7 @@ class Lines:
         return line
 
     def _read_whole(self) -> str:
-        """Read the next line of the file to its end; return at most its first LONGEST_LINE + 1 characters."""
+        """Read the next line of the file completely. Return at most its first LONGEST_LINE + 1 characters."""
         line = self._read()
         rest = line
         while len(rest) > LONGEST_LINE and rest[-1] not in "\r\n":
@@ -281,13 +293,13 @@ class Lines:
         return line
 
     def _read(self) -> str:
-        """Read at most LONGEST_LINE + 1 characters of the next line; return "" at the end of the file."""
+        """Read at most LONGEST_LINE + 1 characters of the next line. Return "" at the end of the file."""
         encoding = self._wrapper.encoding
         try:
             line = self._wrapper.readline(LONGEST_LINE + 1)
         except UnicodeDecodeError as error:
             raise UserError(
-                f"{self.place()}: invalid {encoding.upper()} in this line or a later line: {error.reason}",
+                f"{self.place()}: this line or a later line contains invalid {encoding.upper()} ({error.reason})",
                 for_training=ENCODING_REMEDY,
             ) from None
         self._offset += self._n_bytes(line)

@@ -1,4 +1,4 @@
-"""Recognise files that gptmini wrote among a user's files, so that gptmini does not train on its own files.
+"""Recognise files that gptmini wrote, so that gptmini does not train on these files.
 
 | kind | recognised by |
 |---|---|
@@ -8,7 +8,7 @@
 | export | `config.json`, and a `README.md` with `exported by gptmini` |
 | report | `.html` that starts with the header of every report; `.csv` that starts with the columns of a run's curves |
 
-Only files with these names or extensions are opened.
+gptmini opens only files with these names or extensions.
 """
 
 import re
@@ -20,7 +20,7 @@ from gptmini.user_error import UserError
 
 MARKS = ("config.yaml", "journal.log", "meta.json", "config.json", "README.md")
 HEAD = 2**13  # bytes at the start of a file that are searched
-# gptmini 0.2 wrote the last of these three forms.
+# gptmini 0.2 wrote the last of the three forms in parentheses.
 RUN = re.compile(rb"version: [^\n]*(\nbegun:|\ntyped:| # of gptmini)")
 SWEEP = re.compile(rb'\{"op_code":0,.*"study_name":"sweep"')
 PREPARED = {"format", "source", "builder", "fingerprint"}
@@ -47,7 +47,7 @@ def is_own_folder(folder: Path, names: Collection[str] = MARKS) -> bool:
 
 
 def is_own_file(file: Path) -> bool:
-    """Return whether gptmini wrote a single file: a report, or the curves of a run."""
+    """Return whether gptmini wrote a single file. Such a file is a report or contains the curves of a run."""
     kind = file.suffix.lower()
     if kind == ".html":
         return _head(file).startswith(PAGE)
@@ -64,7 +64,7 @@ def is_prepared(folder: Path) -> bool:
 
 
 def _head(path: Path) -> bytes:
-    """Return the first HEAD bytes of a file; empty if it is not a regular file."""
+    """Return the first HEAD bytes of a file. Return empty bytes if the path is not a regular file."""
     if not path.is_file():
         return b""
     with path.open("rb") as file:

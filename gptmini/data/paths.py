@@ -1,4 +1,7 @@
-"""Find the files of a path that a user gives: a file, a folder, a glob, standard input, or a list of these."""
+"""Find the files of a path that a user gives.
+
+The path is a file, a folder, a glob, standard input, or a list of these.
+"""
 
 import atexit
 import codecs
@@ -23,12 +26,12 @@ from gptmini.files import naming
 from gptmini.user_error import UserError
 
 STANDARD_INPUT = "-"  # the path of standard input, as in other programs
-SNIFFED = 2**13  # bytes at the start of a file that decide whether it is text
-SHOWN = 3  # names of files in one note
-# The remedy for each unsupported file extension. From .json files, a model would learn the syntax of JSON. The other
-# files are not text.
-UNPACK = "unpack it first"
-CONVERT = "convert it to a .txt file"
+SNIFFED = 2**13  # bytes at the start of a file that decide whether the file is text
+SHOWN = 3  # number of file names that one note shows
+# The remedy for each unsupported file extension. A model would learn the syntax of JSON from .json files.
+# The other files do not contain plain text.
+UNPACK = "decompress the file first"
+CONVERT = "convert the file to a .txt file"
 REFUSED = (
     dict.fromkeys((".lz4", ".zip", ".7z", ".rar", ".tar", ".tgz"), UNPACK)
     | dict.fromkeys((".arrow", ".pdf", ".doc", ".docx", ".odt", ".epub"), CONVERT)
@@ -36,7 +39,8 @@ REFUSED = (
         ".json": "write one record per line to a .jsonl file, or rename it to .txt to train on it as plain text"
     }
 )
-# Files with these extensions are skipped in a folder. gptmini and other programs write the last three next to text.
+# Files with these extensions are skipped in a folder. gptmini and other programs write files with the last three
+# extensions into folders that contain text.
 LEFT_OUT = {*REFUSED, ".bin", ".index", ".ckpt"}
 
 
@@ -48,7 +52,7 @@ def _paths(value: Any, validate: ValidatorFunctionWrapHandler) -> Any:
         raise ValueError("must be a path or a list of paths") from None
 
 
-# The paths that find_files takes.
+# The type of the paths that find_files accepts.
 Paths = Annotated[str | Path | list[str | Path], WrapValidator(_paths)]
 
 
@@ -60,10 +64,10 @@ class FoundFiles:
     files: list[Path] = field(default_factory=list)
     left_out: list[Path] = field(default_factory=list)  # files without text
     own: list[Path] = field(default_factory=list)  # files and folders that gptmini wrote
-    unreadable: list[Path] = field(default_factory=list)  # folders
+    unreadable: list[Path] = field(default_factory=list)  # folders that cannot be read
 
     def notes(self) -> list[str]:
-        """Return one line for each reason to skip files."""
+        """Return one line for each reason why files were skipped."""
         return [
             *note_about(self.left_out, "skipped (no readable text)"),
             *note_about(self.own, "skipped (written by gptmini)", noun="path"),
@@ -75,10 +79,10 @@ def find_files(key: str, paths: Paths, *, takes_own: bool = False) -> FoundFiles
     """Find the files of a path or of a list of paths.
 
     Args:
-        key: name of the value in error messages, such as data.path.
-        paths: a file, a folder, a glob, - for standard input, or a list of these. A single file may have any extension
-            that is not in REFUSED. In a folder, all files with text are found, at any depth and through links, but
-            hidden files are skipped. In folders and globs, files that gptmini wrote are skipped too.
+        key: name of the configuration key in error messages, such as data.path.
+        paths: a file, a folder, a glob, "-" for standard input, or a list of these. A single file may have any
+            extension that is not in REFUSED. In a folder, all files with text are found, at any depth and through
+            links. Hidden files in a folder are skipped. Files that gptmini wrote are skipped in folders and globs.
         takes_own: whether globs may match files that gptmini wrote.
 
     Raises UserError if no file is found, or if the extension of a file is not supported.
@@ -87,7 +91,7 @@ def find_files(key: str, paths: Paths, *, takes_own: bool = False) -> FoundFiles
     if not path_list:
         raise UserError(f"{key} must be a file, folder or glob, got an empty list")
 
-    # A dict keeps the order. A file with several names keeps its first name.
+    # A dict keeps the order of the files. If a file has several names, the dict keeps the first name.
     files: dict[tuple[int, int], Path] = {}
     all_found = [_find(key, str(path), takes_own) for path in path_list]
     for found in all_found:
@@ -102,21 +106,22 @@ def find_files(key: str, paths: Paths, *, takes_own: bool = False) -> FoundFiles
 
 
 def without_held_out(files: Sequence[Path], held_out: Sequence[Path]) -> list[Path]:
-    """Return the files that are not held out; raise UserError if all files are held out.
+    """Return the files that are not held out. Raise UserError if all files are held out.
 
-    Files are compared on disk, so a held-out file may have a different name here, or be a link.
+    Files are compared by device and inode number. Therefore a held-out file may have a different name in `files`, or
+    may be a link.
     """
     held_out_ids = {_identity_of(file) for file in held_out}
     rest = [file for file in files if _identity_of(file) not in held_out_ids]
     if not rest:
         raise UserError(
-            "data.path has no files left to train on, because data.val_path holds out all of them"
+            "data.path has no files left to train on, because data.val_path holds out all files of data.path"
         )
     return rest
 
 
 def note_about(files: Sequence[Path], what: str, *, noun: str = "file") -> list[str]:
-    """Return a list with a line such as "1 file was skipped: a.txt"; an empty list if `files` is empty."""
+    """Return a list with a line such as "1 file was skipped: a.txt". Return an empty list if `files` is empty."""
     if not files:
         return []
     subject = f"1 {noun} was" if len(files) == 1 else f"{len(files):,} {noun}s were"
@@ -124,14 +129,14 @@ def note_about(files: Sequence[Path], what: str, *, noun: str = "file") -> list[
 
 
 def names_of(files: Sequence[object], most: int = SHOWN) -> str:
-    """Return the first names of files (or other objects), and how many more there are."""
+    """Return the names of the first files (or other objects), and the number of the remaining files."""
     names = ", ".join(str(file) for file in files[:most])
     more = len(files) - most
     return f"{names}, and {more:,} more" if more > 0 else names
 
 
 def _identity_of(file: Path) -> tuple[int, int]:
-    """Return the device and inode number, which identify a file under any name."""
+    """Return the device and inode number of a file. These two numbers identify the file under any name."""
     status = file.stat()
     return status.st_dev, status.st_ino
 
@@ -164,7 +169,7 @@ def _find(key: str, path: str, takes_own: bool) -> FoundFiles:
 
 def _find_by_glob(key: str, pattern: Path, takes_own: bool) -> FoundFiles:
     """Find the files that a glob matches."""
-    # In glob.glob, as in a shell, a star does not match hidden names. In Path.glob it does.
+    # In glob.glob, as in a shell, a star does not match hidden names. In Path.glob, a star matches hidden names.
     names = glob.glob(str(pattern), recursive=True)  # noqa: PTH207
     files = sorted(file for file in map(Path, names) if file.is_file())
     found = FoundFiles()
@@ -182,10 +187,10 @@ def _find_by_glob(key: str, pattern: Path, takes_own: bool) -> FoundFiles:
             found.files.append(file)
 
     if not files:
-        raise UserError(f"{key} matches no file or folder, got {pattern}")
+        raise UserError(f"{key} must match a file or a folder, got {pattern}")
     found = replace(found, own=list(dict.fromkeys(found.own)))
     if not found.files:
-        raise UserError(f"{key} matches no text file, got {pattern}; {found.notes()[0]}")
+        raise UserError(f"{key} must match a text file, got {pattern}; {found.notes()[0]}")
     return found
 
 
@@ -204,7 +209,7 @@ def _find_in_folder(key: str, folder: Path) -> FoundFiles:
 
     if not found.files:
         reasons = "; ".join(["", *found.notes()])
-        raise UserError(f"{key} contains no text file, got the folder {folder}{reasons}")
+        raise UserError(f"{key} must contain a text file, got the folder {folder}{reasons}")
     return found
 
 
@@ -222,7 +227,7 @@ def _walk(root: Path, found: FoundFiles) -> Iterator[Path]:
         found.unreadable.append(folder)
 
     seen: set[tuple[int, int]] = set()
-    starts = deque([root])  # the folder itself, and links to other folders
+    starts = deque([root])  # folders to visit: root, and links to other folders
     while starts:
         for place, subfolders, names in os.walk(starts.popleft(), onerror=note_error):
             folder = Path(place)
@@ -246,8 +251,8 @@ def _walk(root: Path, found: FoundFiles) -> Iterator[Path]:
 def _holds_text(file: Path) -> bool:
     """Return whether a file may contain text.
 
-    Records and packed files may contain text. Any other file may contain text if it starts with the byte order mark of
-    UTF-16, or if its start is UTF-8 without zero bytes.
+    Files with records and compressed files may contain text. Any other file may contain text if it starts with the byte
+    order mark of UTF-16, or if its start is UTF-8 without zero bytes.
     """
     if ending_of(file) in LEFT_OUT:
         return False
@@ -281,5 +286,5 @@ def _standard_input() -> Path:
             shutil.copyfileobj(sys.stdin.buffer, file)
     # Raise inside the cached function, so that the cache keeps only a file with text.
     if not path.stat().st_size:
-        raise UserError("the path - reads stdin, but stdin is empty; pipe text into the command")
+        raise UserError("the path '-' reads stdin, but stdin is empty; pipe text into the command")
     return path

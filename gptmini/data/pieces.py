@@ -7,9 +7,11 @@ from typing import NamedTuple
 
 from gptmini.user_error import UserError
 
-# Characters of a piece. The last piece of a document may be shorter. A piece is longer if there is no white space.
+# Number of characters of a piece. The last piece of a document may be shorter. A piece is longer if the text does not
+# contain white space.
 PIECE = 2**20
-# Longest run of characters without a place to cut. A longer run is an error, because a run must fit into memory.
+# Length of the longest run of characters without a place to cut. A longer run is an error, because a run must fit into
+# memory.
 LONGEST_RUN = 2**24
 # Text is cut before white space if the character before it is not white space. A few characters are white space in
 # Python, but not in the tokenizers. Text is not cut before or after these characters.
@@ -19,11 +21,11 @@ LAST_CUT = re.compile(r"(?s:.*)\S(?=[ \t-\r])")  # matches up to the last place 
 
 
 class Piece(NamedTuple):
-    """A part of a document. The joined pieces of a document are its text."""
+    """A part of a document. All pieces of a document, joined in order, are the text of the document."""
 
     text: str
     ends: bool  # whether this is the last piece of its document
-    where: str = ""  # file and line (or row) of a chat, for messages
+    where: str = ""  # the file and the line (or row) of a chat; messages show this place
 
 
 def in_pieces(parts: Iterator[Piece], file: Path) -> Iterator[Piece]:
@@ -31,7 +33,7 @@ def in_pieces(parts: Iterator[Piece], file: Path) -> Iterator[Piece]:
 
     Args:
         parts: parts of any size; empty parts are allowed.
-        file: name of the file in an error.
+        file: the file that an error shows.
 
     Raises UserError if a run of characters without a place to cut is too long.
     """
@@ -63,9 +65,11 @@ def in_pieces(parts: Iterator[Piece], file: Path) -> Iterator[Piece]:
 
 
 def _place_to_cut(text: str, start: int, searched: int) -> int | None:
-    """Return the last place to cut within the first PIECE characters. If there is no place, return the next place.
+    """Return the last place to cut within the first PIECE characters.
 
-    The first `searched` characters are known to have no place to cut. They are not searched again for each part.
+    If these characters have no place to cut, return the next place after them.
+
+    The first `searched` characters have no place to cut. These characters are not searched a second time.
     """
     if not searched:
         last = LAST_CUT.match(text, start, start + PIECE + 1)

@@ -1,8 +1,9 @@
-"""Prepare a corpus: encode its text in tasks and join the tasks. An interrupted preparation can be resumed.
+"""Prepare a corpus. Encode the text in tasks, and join the tasks. An interrupted preparation can be resumed.
 
 A corpus is cut into tasks of about 4 MB. The cuts depend only on the text, never on the number of workers. Each task
-writes its ids to a file in a hidden folder next to the prepared folder. A task is not encoded again if it already has a
-file. At the end, the files are joined, and the folder gets its name. data/README.md describes all of these files.
+writes its ids to a file in a hidden folder next to the prepared folder. A task that already has a file is not
+encoded a second time. At the end, the files are joined in a temporary folder. This folder is renamed to the prepared
+folder when it is complete. data/README.md describes all of these files.
 """
 
 import json
@@ -50,18 +51,18 @@ def prepare(
     n_workers: int = 1,
     watcher: Watcher | None = None,
 ) -> tuple[TokenStore, bool]:
-    """Open the tokens of a corpus. If they do not exist, encode the corpus and write them.
+    """Open the tokens of a corpus. If the tokens do not exist, encode the corpus and write the tokens.
 
     Args:
         corpus: the text, such as a gptmini.data.TextCorpus.
         build_tokenizer: a builder of gptmini.tokenizer, such as gptmini.tokenizer.byte, or a functools.partial of a
-            builder. It receives the documents and may iterate over them several times. A long document arrives in
-            parts.
+            builder. The builder receives the documents and may iterate over them several times. A long document
+            arrives in parts.
         root: folder of the prepared folders.
-        n_workers: number of threads that encode. The result does not depend on it.
+        n_workers: number of threads that encode. The result does not depend on this number.
         watcher: receives progress and notes.
 
-    Returns the store, and whether this call wrote it.
+    Returns the token store, and whether this call wrote the tokens.
     Raises UserError if text cannot be read or encoded, if a split has no text, or if the prepared folder is damaged.
     """
     watcher = watcher or Watcher()
@@ -86,7 +87,7 @@ def prepare(
 
 @contextmanager
 def _locked(folder: Path, watcher: Watcher) -> Iterator[None]:
-    """Let only one process at a time prepare a folder. The others wait."""
+    """Let only one process at a time prepare a folder. The other processes wait."""
     from filelock import FileLock, Timeout
 
     path = folder.with_name(f".{folder.name}.lock")
@@ -106,7 +107,7 @@ def _locked(folder: Path, watcher: Watcher) -> Iterator[None]:
 
 
 def _open(recipe: Recipe) -> TokenStore:
-    """Open an existing prepared folder; raise UserError if it is damaged or has a different fingerprint."""
+    """Open an existing prepared folder. Raise UserError if it is damaged or has a different fingerprint."""
     folder = recipe.folder
     if not (folder / "meta.json").is_file():
         raise UserError(f"{folder} is damaged: meta.json is missing; {remedy(folder)}")
@@ -119,7 +120,7 @@ def _open(recipe: Recipe) -> TokenStore:
 
 
 class _Preparation:
-    """The work of writing one prepared folder."""
+    """The steps that write one prepared folder."""
 
     def __init__(
         self, corpus: Corpus, recipe: Recipe, parts: Path, n_workers: int, watcher: Watcher
@@ -135,8 +136,8 @@ class _Preparation:
     def run(self, build_tokenizer: BuildTokenizer) -> None:
         """Write the prepared folder.
 
-        Encoded tasks stay on disk if the work is interrupted or the disk is full. After an error in the text, they are
-        deleted, because the corrected text will have a different fingerprint.
+        Encoded tasks stay on disk if the work is interrupted or the disk is full. After an error in the text,
+        encoded tasks are deleted, because the corrected text will have a different fingerprint.
         """
         try:
             tokenizer, n_tasks = self._encoded(build_tokenizer)
@@ -148,7 +149,9 @@ class _Preparation:
             raise
 
     def _encoded(self, build_tokenizer: BuildTokenizer) -> tuple[Tokenizer, int]:
-        """Build the tokenizer and encode every task. Repeat both steps if documents were in the wrong splits.
+        """Build the tokenizer and encode every task.
+
+        If documents were in the wrong splits, build the tokenizer and encode every task a second time.
 
         Returns the tokenizer and the number of tasks.
         """
@@ -160,7 +163,10 @@ class _Preparation:
                 shutil.rmtree(self.parts)
 
     def _tokenizer(self, build_tokenizer: BuildTokenizer) -> Tokenizer:
-        """Load the tokenizer of an interrupted preparation, or build one from the documents and save it."""
+        """Load the tokenizer of an interrupted preparation.
+
+        If no tokenizer was saved, build a tokenizer from the documents and save this tokenizer.
+        """
         path = self.parts / "tokenizer.json"
         if path.is_file():
             kept = json.loads(path.read_bytes())
@@ -172,7 +178,7 @@ class _Preparation:
         tokenizer = build_from(build_tokenizer, self.documents)
         if self.corpus.template is not None:
             tokenizer = with_chat_template(tokenizer)
-        self.recipe.digests.check_unchanged()  # before the tokenizer is saved for this text
+        self.recipe.digests.check_unchanged()  # the saved tokenizer must belong to this text
         kept = {
             "version": __version__,
             "boundary": self.documents.boundary,
@@ -187,7 +193,7 @@ class _Preparation:
         """Encode every task that does not have a file yet. Return the number of all tasks."""
         n_tasks = 0
         n_found = 0
-        n_encoded = 0  # bytes
+        n_encoded = 0  # bytes of text
         self.n_read = 0
 
         def encode_unless_done(task: Task, is_over: Event) -> bool:
@@ -204,7 +210,7 @@ class _Preparation:
             n_encoded += n_bytes
             share = self.corpus.share_read()
             if share is not None and self.n_read:
-                share *= n_encoded / self.n_read  # reading is some tasks ahead of encoding
+                share *= n_encoded / self.n_read  # some tasks were read, but not yet encoded
             self.watcher.on_progress(Progress(phase="tokenising", n_bytes=n_encoded, share=share))
         if n_found:
             self.watcher.on_note(
@@ -221,7 +227,7 @@ class _Preparation:
     def _join(self, tokenizer: Tokenizer, n_tasks: int) -> None:
         """Join the tasks in a temporary folder. When the folder is complete, rename it to the prepared folder."""
         joined = self.parts / "joined"
-        shutil.rmtree(joined, ignore_errors=True)  # left by a process that was killed
+        shutil.rmtree(joined, ignore_errors=True)  # a process that was killed may leave this folder
         joined.mkdir()
         self.watcher.on_progress(Progress(phase="joining the parts", n_bytes=0, share=None))
 

@@ -1,4 +1,4 @@
-"""Published texts, downloaded once and checked by their digest."""
+"""Texts that are published on the web. Each text is downloaded once, and its digest is checked."""
 
 import hashlib
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ DOWNLOAD_TIMEOUT = 30  # seconds without a response
 
 
 class PublishedText(Corpus):
-    """A text in UTF-8. Its last characters are held out, as in nanoGPT."""
+    """A published text in UTF-8. The last characters of the text are held out, as in nanoGPT."""
 
     @validate_call(config=STRICT)
     def __init__(
@@ -34,16 +34,17 @@ class PublishedText(Corpus):
         """Find a local copy of the text, or download it.
 
         Args:
-            name: name of the text, and of its file in folder.
-            url: address of the text.
+            name: name of the text. The file in `folder` has this name and the extension .txt.
+            url: address of the text on the web.
             sha256: digest of the text in hexadecimal; None to accept any text.
-            path: a local copy; None for the file in folder, which is downloaded if it is missing.
-            folder: folder of the downloaded file.
+            path: a local copy of the text. With None, the file in `folder` is used. If this file is missing, it is
+                downloaded.
+            folder: folder for the downloaded file.
             val_fraction: fraction of the characters to hold out.
             may_download: False if url and folder come from a stored run and not from the command line.
 
-        Raises pydantic.ValidationError for an invalid value. Raises UserError if the digest differs, or if the text
-        cannot or must not be downloaded. Raises OSError if path cannot be read.
+        Raises pydantic.ValidationError for an invalid value. Raises UserError if the text has a different digest
+        than sha256, or if the text cannot or must not be downloaded. Raises OSError if path cannot be read.
         """
         self.name = name
         self.held_out = val_fraction
@@ -67,7 +68,7 @@ class PublishedText(Corpus):
                 new.write(data)
 
     def identity(self, digest_of: DigestOf) -> dict:
-        """Return name, digest and split rule of the text."""
+        """Return the name, the digest and the split rule of the text."""
         return {
             "corpus": self.name,
             "file": digest_of(self.file),
@@ -85,7 +86,7 @@ class PublishedText(Corpus):
 
 
 def download(url: str) -> bytes:
-    """Return the bytes at url; UserError if the download fails."""
+    """Return the bytes at the address url. Raise UserError if the download fails."""
     # Imported here, because the imports take a tenth of a second and most runs do not download anything.
     import http.client
     import urllib.request
@@ -102,11 +103,12 @@ def download(url: str) -> bytes:
 
 
 def missing_text_error(what: str) -> UserError:
-    """Return the error for a missing text that only a run folder names, not the command line.
+    """Return the error for a missing text that only a run folder names.
 
-    gptmini never downloads such a text, because the run folder may come from somebody else.
+    The command line does not name this text. gptmini never downloads the text, because the run folder may come from
+    somebody else.
     """
     return UserError(
         f"{what} is missing, and gptmini does not download text that only a run folder names; "
-        "if you trust this run, download the text: run gptmini prepare with the overrides of the run"
+        "if you trust this run, run gptmini prepare with the overrides of the run to download the text"
     )

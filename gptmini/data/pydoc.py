@@ -1,4 +1,4 @@
-"""A corpus of the documentation that comes with Python. It does not need a download."""
+"""A corpus of the documentation that comes with Python. The corpus does not need a download."""
 
 import ast
 import hashlib
@@ -15,13 +15,16 @@ from gptmini.data.corpus import Corpus, DigestOf, Document, HeldOut, split_of
 from gptmini.settings import STRICT
 from gptmini.user_error import UserError
 
-# Folders of the standard library that are skipped: tests, installed packages, and the topics. The topics are read
-# separately, before the modules.
+# These folders of the standard library are skipped. They contain tests, installed packages, and the help topics. The
+# help topics are read separately, before the modules.
 PYDOC_SKIPPED = {"test", "tests", "idle_test", "site-packages", "dist-packages", "pydoc_data"}
 
 
 class PydocCorpus(Corpus):
-    """The documentation in every CPython: help topics, then docstrings. Modules are parsed, but not imported."""
+    """The documentation in every CPython. The corpus contains the help topics, followed by the docstrings.
+
+    Modules are parsed, but not imported.
+    """
 
     name = "pydoc"
 
@@ -32,7 +35,7 @@ class PydocCorpus(Corpus):
         self.root = Path(sysconfig.get_path("stdlib"))
 
     def identity(self, digest_of: DigestOf) -> dict:
-        """Return name, split rule, Python version, and a digest of all source files."""
+        """Return the name of the corpus, the split rule, the version of Python, and a digest of all source files."""
         files = [
             (path.relative_to(self.root).as_posix(), digest_of(path)) for path in self._sources()
         ]
@@ -44,13 +47,13 @@ class PydocCorpus(Corpus):
         }
 
     def documents(self) -> Iterator[Document]:
-        """Yield topics by name, then docstrings by module path and line."""
+        """Yield the topics sorted by name, and then the docstrings sorted by module path and line."""
         for text in self._texts:
             yield Document(split_of(text, self.held_out), text)
 
     @cached_property
     def _texts(self) -> list[str]:
-        """All texts. They are cached, because parsing takes seconds, but the texts are only two megabytes."""
+        """All texts. They are cached, because parsing the modules takes seconds. The texts need only two megabytes."""
         texts: list[str] = []
         for path in self._sources():
             tree = ast.parse(path.read_bytes())
@@ -61,7 +64,10 @@ class PydocCorpus(Corpus):
         return texts
 
     def _sources(self) -> list[Path]:
-        """Return the file of topics, then the modules of the standard library sorted by name."""
+        """Return the file of the topics, followed by the modules of the standard library.
+
+        The modules are sorted by name.
+        """
         modules = []
         for folder, subfolders, files in os.walk(self.root):
             # os.walk visits only the folders that stay in this list.
@@ -76,7 +82,7 @@ class PydocCorpus(Corpus):
         topic_file = self.root / "pydoc_data" / "topics.py"
         if not modules or not topic_file.is_file():
             raise UserError(
-                f"data=pydoc requires the standard library's sources in {self.root}; "
+                f"data=pydoc requires the source files of Python's standard library in {self.root}; "
                 "use data=text instead"
             )
         return [topic_file, *(path for _, path in sorted(modules))]
@@ -92,7 +98,7 @@ def topics(tree: ast.Module) -> list[str]:
 
 
 def docstrings(tree: ast.Module) -> Iterator[str]:
-    """Yield the docstrings of a parsed module in the order of their lines, without indentation."""
+    """Yield the docstrings of a parsed module without indentation, in the order of their lines."""
     documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     nodes = [node for node in ast.walk(tree) if isinstance(node, documented)]
     for node in sorted(nodes, key=lambda node: getattr(node, "lineno", 0)):

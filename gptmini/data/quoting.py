@@ -31,10 +31,10 @@ def quoting_of(file: Path, encoding: str) -> Quoting:
     """Return the meaning of the quotation marks in a .tsv file.
 
     pandas and Excel quote values as in CSV. Most other programs do not allow tabs or line breaks in a value, and write
-    quotation marks unchanged. The sample is parsed in both ways, and the way with fewer bad rows wins. If both ways
-    have the same number of bad rows, the result is "quoted".
+    quotation marks unchanged. The start of the file is parsed as "quoted" and as "text". The result is the meaning
+    with fewer bad rows. If the numbers of bad rows are equal, the result is "quoted".
 
-    Raises UserError if a packed file is damaged.
+    Raises UserError if a compressed file is damaged.
     """
     with opened(file, encoding) as text:
         reader = io.TextIOWrapper(text.stream, text.encoding, errors="replace", newline="")
@@ -57,7 +57,7 @@ def looks_like_row(line: str, delimiter: str, n_values: int) -> bool:
     """Return whether a line inside a record has as many values as a row of the table.
 
     If all lines of a record look like rows, a stray quotation mark may have joined several rows. Returns False for a
-    table of one column, because every line would look like a row.
+    table with one column, because every line would look like a row.
     """
     return n_values > 1 and len(next(csv.reader([line], delimiter=delimiter), [])) == n_values
 
@@ -72,10 +72,10 @@ def guess_delimiter(
         delimiter: the delimiter that matches the file extension.
         following: the second line.
 
-    Returns the name of the delimiter found, the column names, and the remedy.
+    Returns the name of the guessed delimiter, the names of the columns, and the text that explains the fix.
     """
     line = delimiter.join(header)
-    remedy = "the first line of a table must name its columns"
+    remedy = "the first line of a table must contain the names of the columns"
     # Take the delimiter that occurs most often. If no delimiter occurs, take the delimiter of the file extension.
     found = max(NAMES, key=lambda mark: (line.count(mark), mark == delimiter))
     if line.startswith(EXCEL_LINE) and len(line) > len(EXCEL_LINE):
@@ -91,7 +91,7 @@ def guess_delimiter(
 
 
 def _n_bad_records(sample: str, n_values: int, is_cut: bool) -> int:
-    """Return how many records of a sample are bad if it is parsed as quoted."""
+    """Return the number of bad records in a sample that is parsed as "quoted"."""
     n_bad = 0
     start = 0
     while start < len(sample):
@@ -111,7 +111,10 @@ def _n_bad_records(sample: str, n_values: int, is_cut: bool) -> int:
 
 
 def _record(sample: str, start: int) -> tuple[int, int]:
-    """Return the end of a quoted record and its number of values. If a value is bad, return its start, and 0."""
+    """Return the end of a quoted record and the number of values in the record.
+
+    If a value is bad, return the start of this value and 0.
+    """
     n_values = 0
     while True:
         value = VALUE.match(sample, start)

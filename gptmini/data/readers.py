@@ -1,4 +1,4 @@
-"""Read the documents of a file: plain text, JSON lines, CSV, TSV and Parquet."""
+"""Read the documents of a file. The file contains plain text, JSON lines, CSV, TSV or Parquet."""
 
 import csv
 import json
@@ -26,11 +26,11 @@ from gptmini.data.quoting import DELIMITERS, guess_delimiter, looks_like_row, qu
 from gptmini.user_error import UserError
 
 ROWS = 256  # rows of a Parquet file that are read at a time
-FIELDS_SHOWN = 12  # names of fields in an error
-SHOWN = 80  # characters of a wrong value in an error
+FIELDS_SHOWN = 12  # number of field names that an error shows
+SHOWN = 80  # number of characters of a wrong value that an error shows
 MOST_LISTED = 10_000  # skipped records that are listed; all other skipped records are only counted
-# A note reports a value if it has at least this many lines and all of them look like rows. Text often contains a few
-# lines that look like rows.
+# A note reports a value if the value has at least this many lines and all these lines look like rows. Text often
+# contains a few lines that look like rows.
 SUSPICIOUS = 3
 
 FieldName = Annotated[str, Field(min_length=1)]
@@ -41,7 +41,7 @@ LossOn = Literal["all", "answers"]
 
 
 class Reader:
-    """A reader of the documents of files, one file after the other. It counts separators and skipped records.
+    """A reader that yields the documents of files, one file after the other. It counts separators and skipped records.
 
     The reader raises UserError for an unreadable record. The message contains the file, the line or row, and the byte
     offset of the line. With on_error=skip, the reader skips and counts the record.
@@ -59,12 +59,14 @@ class Reader:
         """Configure the reader.
 
         Args:
-            field: field with the text in JSON, CSV, TSV and Parquet; a.b means the field b of the record in field a.
+            field: name of the field that contains the text in JSON, CSV, TSV and Parquet. The name a.b means the field
+                b of the record in the field a.
             separator: text between the documents of a plain text file; None if a file is one document.
-            encoding: Python's name of the encoding of plain text, JSON, CSV and TSV; a byte order mark overrides it.
-            on_error: fail, or skip to skip unreadable records.
-            template: chat if the records hold chats; see gptmini.data.chat_formats. Each chat becomes one document.
-                The document is one piece, with the messages in JSON.
+            encoding: the name that Python uses for the encoding of plain text, JSON, CSV and TSV. A byte order mark in
+                a file overrides the encoding.
+            on_error: "fail", or "skip" to skip unreadable records.
+            template: "chat" if the records contain chats. gptmini.data.chat_formats describes the formats of chats.
+                Each chat becomes one document. The document is one piece and contains the messages in JSON.
         """
         self.template = template
         self.field = field
@@ -73,10 +75,11 @@ class Reader:
         self.on_error = on_error
 
         self.position = 0  # bytes of the current file on disk that have been read
-        self.n_separators = 0  # separators found in plain text
+        self.n_separators = 0  # number of separators that were found in plain text
         self.n_skipped = 0  # number of skipped records
         self.skipped: list[str] = []  # errors of the first MOST_LISTED skipped records
-        # .tsv files in which quotation marks around values were removed, and .tsv files in which they are text.
+        # `quoted` lists .tsv files in which quotation marks around values were removed. `marked` lists .tsv files in
+        # which quotation marks are part of the text.
         self.quoted: list[Path] = []
         self.marked: list[Path] = []
         # Places of the first MOST_LISTED values whose lines look like rows of the table.
@@ -88,20 +91,22 @@ class Reader:
         Each piece ends before white space that follows a word, except the last piece of a document. In gptmini's
         tokenizers, a token never crosses such a cut.
 
-        Raises UserError if the file is damaged, has a different encoding, or lacks the field. Raises UserError if a
-        record cannot be read, or if pyarrow is required but not installed.
+        Raises UserError if the file is damaged, has a different encoding, or does not have the field. Raises UserError
+        if a record cannot be read, or if pyarrow is required but not installed.
         """
         self.position = 0
         kind, packing = format_of(file)
         if kind == "parquet":
             if packing:
-                raise UserError(f"Parquet files must not be packed, got {file}; unpack it first")
+                raise UserError(
+                    f"Parquet files must not be compressed, got {file}; decompress the file first"
+                )
             yield from in_pieces(self._parquet_texts(file), file)
             return
 
         if self.template and kind != "jsonl":
             raise UserError(
-                f"data.template=chat requires JSON lines or Parquet, got {kind} in {file}"
+                f"data.template=chat requires JSON lines or Parquet, got the format '{kind}' of {file}"
             )
         with opened(file, self.encoding) as text:
             if kind == "text":
@@ -160,7 +165,10 @@ class Reader:
             yield from self._text_of(record, where)
 
     def _table_texts(self, text: Opened, file: Path, kind: str) -> Iterator[Piece]:
-        """Yield the texts of a column of CSV or TSV. The first line names the columns. Skip blank lines."""
+        """Yield the texts in a column of a CSV or TSV file. Skip blank lines.
+
+        The first line of the file contains the names of the columns.
+        """
         delimiter = DELIMITERS[kind]
         is_quoted = kind == "csv" or quoting_of(file, self.encoding) == "quoted"
         if kind == "tsv" and is_quoted:
@@ -198,7 +206,7 @@ class Reader:
             except StopIteration:
                 break
             except (csv.Error, LineTooLongError) as error:
-                # After a stray quotation mark, the next lines are rows. Read them again.
+                # After a stray quotation mark, the next lines are rows. Read these lines again.
                 lines.go_back()
                 self._skip(f"{where}: invalid table row: {error}")
                 continue
@@ -220,7 +228,7 @@ class Reader:
             self.marked.append(file)
 
     def _parquet_texts(self, file: Path) -> Iterator[Piece]:
-        """Yield the texts of a column of Parquet. Estimate the position in the file from the row number."""
+        """Yield the texts in a column of a Parquet file. Estimate the position in the file from the row number."""
         pyarrow = import_pyarrow(file)
         from pyarrow import parquet
 
@@ -245,15 +253,15 @@ class Reader:
                         try:
                             names_and_values = zip(batch.schema.names, values, strict=True)
                             record = {name: value.as_py() for name, value in names_and_values}
-                        except UnicodeDecodeError:  # Parquet does not check the bytes
-                            self._skip(f"{where}: the field {self.field} is not valid UTF-8")
+                        except UnicodeDecodeError:  # Parquet does not check the bytes of text
+                            self._skip(f"{where}: the field '{self.field}' is not valid UTF-8")
                             continue
                         yield from self._text_of(record, where)
         except (OSError, UnicodeDecodeError, pyarrow.ArrowException) as error:
             raise UserError(f"cannot read {file} as Parquet: {_reason(error)}") from None
 
     def _text_of(self, record: Any, where: str) -> Iterator[Piece]:
-        """Yield the text of the field in a record, or its chat, as a document, or skip the record."""
+        """Yield the text or the chat in a record as a document. Skip the record if no text or chat is found."""
         if self.template:
             try:
                 value = _as_json(record, self.field)
@@ -267,7 +275,7 @@ class Reader:
         for name in self.field.split("."):
             if not isinstance(value, dict):
                 self._skip(
-                    f"{where}: expected a record with the field {self.field}, got {value!r:.{SHOWN}}"
+                    f"{where}: expected a record with the field '{self.field}', got {value!r:.{SHOWN}}"
                 )
                 return
             if name not in value:
@@ -278,14 +286,14 @@ class Reader:
 
     def _checked(self, value: Any, where: str) -> Iterator[Piece]:
         """Yield a value as a document, or skip the record if the value is not text."""
-        problem = f"{where}: the field {self.field} must be text, got"
+        problem = f"{where}: the field '{self.field}' must be text, got"
         if not isinstance(value, str):
             self._skip(f"{problem} {value!r:.{SHOWN}}")
             return
         try:
             value.encode()
         except UnicodeEncodeError as error:
-            # JSON may contain half of a surrogate pair as an escape. An invalid byte is decoded to such a half, too.
+            # JSON may contain half of a surrogate pair as an escape. An invalid byte is decoded to this half, too.
             character = value[error.start]
             self._skip(
                 f"{problem} {character!r}, half of a surrogate pair or a byte in a different encoding"
@@ -294,35 +302,39 @@ class Reader:
         yield Piece(value, ends=True, where=where if self.template else "")
 
     def _skip(self, problem: str) -> None:
-        """Count an unreadable record; UserError if on_error is fail."""
+        """Count an unreadable record. Raise UserError if on_error is "fail"."""
         if self.on_error == "fail":
-            raise UserError(problem, for_training="set data.on_error=skip to skip such records")
+            raise UserError(
+                problem, for_training="set data.on_error=skip to skip unreadable records"
+            )
         self.n_skipped += 1
         if self.n_skipped <= MOST_LISTED:
             self.skipped.append(problem)
 
 
 def _as_json(record: Any, field: str) -> str:
-    """Return the messages of a record in JSON; ChatFormatError if it holds no chat, or one longer than a piece.
+    """Return the messages of a record in JSON.
 
-    The field "messages", the default, lets the fields of the record tell their format.
+    If `field` is "messages", which is the default, the fields of the record determine the format of the chat.
+
+    Raises ChatFormatError if the record does not contain a chat, or if the chat is longer than a piece.
     """
     messages = messages_of(record, None if field == CHAT_FIELD else field)
     try:
         chat = json.dumps(messages, ensure_ascii=False)
-    except TypeError as error:  # a value that JSON lacks, such as a date in Parquet
-        raise ChatFormatError(f"messages must have only JSON values: {error}") from None
+    except TypeError as error:  # a value that JSON does not support, such as a date in Parquet
+        raise ChatFormatError(f"messages must contain only JSON values: {error}") from None
     if len(chat) > PIECE:
         raise ChatFormatError(f"a chat must have at most {PIECE:,} characters, got {len(chat):,}")
     return chat
 
 
 def _missing(where: str, field: str, names: list[str]) -> str:
-    """Return the message for a field that is missing in a record."""
+    """Return the error message for a field that is missing in a record."""
     shown_names = [name if name.isprintable() else repr(name) for name in names[:FIELDS_SHOWN]]
     found = ", ".join(shown_names) or "none"
     # gptmini.evaluation.texts replaces data.field by the option --field.
-    return f"{where}: expected the field {field}, as data.field says, got the fields {found}"
+    return f"{where}: expected the field '{field}', as data.field says, got the fields {found}"
 
 
 def _reason(error: Exception) -> str:

@@ -1,4 +1,7 @@
-"""The recipe of prepared tokens: the files, split and tokenizer that determine the tokens, and their fingerprint."""
+"""The recipe of prepared tokens.
+
+A recipe describes the files, the split and the tokenizer that determine the tokens. A recipe also has a fingerprint.
+"""
 
 import hashlib
 import json
@@ -14,17 +17,18 @@ from gptmini.data.splits import BuildTokenizer
 from gptmini.files import replacing
 from gptmini.user_error import UserError
 
-# Do not keep the digest of a file that changed during the last seconds. If it changes a second time within the time
-# resolution of the file system, its stamp stays the same. FAT has the coarsest resolution, two seconds.
+# Do not keep the digest of a file that changed less than this number of seconds ago. If the file changes a second time
+# within the time resolution of the file system, its stamp stays the same. The file system FAT has the coarsest time
+# resolution, which is two seconds.
 SETTLING = 2
 
 
 class Recipe(NamedTuple):
-    """Everything that determines the prepared tokens, and their folder."""
+    """The description of everything that determines the prepared tokens, and the folder of the tokens."""
 
-    contents: dict  # format, source, builder and their fingerprint, as in meta.json
+    contents: dict  # the format, the source, the builder and the fingerprint, as in meta.json
     folder: Path
-    digests: "Digests"  # of the text files
+    digests: "Digests"  # digests of the text files
 
 
 def plan_recipe(corpus: Corpus, build_tokenizer: BuildTokenizer, root: str | Path) -> Recipe:
@@ -34,7 +38,9 @@ def plan_recipe(corpus: Corpus, build_tokenizer: BuildTokenizer, root: str | Pat
     """
     root = Path(root)
     root.mkdir(parents=True, exist_ok=True)
-    builder = partial(build_tokenizer)  # partial flattens a partial
+    builder = partial(
+        build_tokenizer
+    )  # a partial of a partial has the function of the inner partial
     kind = builder.func.__name__
 
     digests = Digests(root / ".digests.json")
@@ -50,14 +56,17 @@ def plan_recipe(corpus: Corpus, build_tokenizer: BuildTokenizer, root: str | Pat
 
 
 class Digests:
-    """A cache of the SHA-256 digests of files. Each digest has the file's stamp (size and times) when it was read."""
+    """A cache of the SHA-256 digests of files.
+
+    The cache stores each digest with a stamp. The stamp is the size and the times that the file had when it was read.
+    """
 
     def __init__(self, cache: Path) -> None:
         """Load the digests that an earlier process saved in the file `cache`, if it exists."""
         self._cache = cache
         # Stamps of the files whose digests this process has requested.
         self._seen: dict[Path, list[int]] = {}
-        # Stamp and digest of each path.
+        # The stamp and the digest of the file at each path.
         self._known: dict[str, list] = {}
         with suppress(OSError, ValueError):
             self._known = json.loads(cache.read_bytes())
@@ -83,7 +92,7 @@ class Digests:
         for path, stamp in self._seen.items():
             if not path.exists() or _stamp(path) != stamp:
                 raise UserError(
-                    f"{path} must not change while it is read, but it changed; try again"
+                    f"{path} must not change while gptmini reads it, but the file changed; try again"
                 )
 
     def save(self) -> None:
@@ -96,7 +105,7 @@ class Digests:
 
 
 def _stamp(path: Path) -> list[int]:
-    """Return the size of a file in bytes, and its modification and change time in nanoseconds.
+    """Return the size of a file in bytes, and the modification time and the change time in nanoseconds.
 
     A program can set back the modification time (mtime), but not the change time (ctime).
     """

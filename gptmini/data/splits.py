@@ -9,7 +9,7 @@ from gptmini.data.corpus import Corpus, Document, split_of
 from gptmini.tokenizer import Tokenizer, plain_text
 from gptmini.user_error import UserError
 
-# Builds the tokenizer of a corpus from its documents.
+# The type of a function that builds the tokenizer of a corpus from the documents of the corpus.
 BuildTokenizer = Callable[..., Tokenizer]
 # Largest accepted relative difference between the held-out fraction and val_fraction.
 TOLERANCE = 0.5
@@ -23,7 +23,7 @@ class Progress:
 
     phase: str  # the current work, such as "tokenising"
     n_bytes: int  # bytes done in this phase
-    # Fraction of the text that is done in this phase, from 0 to 1; None if it is unknown.
+    # Fraction of the text that is done in this phase, from 0 to 1; None if the fraction is unknown.
     share: float | None
 
 
@@ -40,7 +40,7 @@ class SplitsChanged(Exception):
 
 
 class SplitDocuments:
-    """The documents of a corpus, each with its split. They can be read several times.
+    """The documents of a corpus. Each document has a split. The documents can be read several times.
 
     The hash of a document determines its split, unless the corpus gives it a split. If the held-out fraction is then
     far from val_fraction, the first reading raises SplitsChanged at its end. All later readings hold out the end of the
@@ -54,7 +54,7 @@ class SplitDocuments:
 
     @cached_property
     def boundary(self) -> int | None:
-        """Number of UTF-8 bytes before the held-out end of the text; None if hashes determine the splits."""
+        """Number of UTF-8 bytes before the held-out end of the text. It is None if hashes determine the splits."""
         return self.corpus.boundary()
 
     def __iter__(self) -> Iterator[Document]:
@@ -69,11 +69,11 @@ class SplitDocuments:
                     n_reported = n_bytes
                     self._report("reading for the tokenizer", n_bytes, self.share_read())
         finally:
-            # The builder may stop reading before the last document. After the reading, it works for some time.
+            # The builder may stop reading before the last document. The builder then works for some time.
             self._report("building the tokenizer", 0, None)
 
     def _as_text(self, document: Document) -> Document:
-        """Return a document as text for building a tokenizer; a chat is rendered with the built-in template."""
+        """Return a document as text for building a tokenizer. A chat is rendered with the built-in template."""
         if self.corpus.template is None:
             return document
         return document._replace(text=plain_text(json.loads(document.text)))
@@ -83,19 +83,19 @@ class SplitDocuments:
         """Fraction of the text that is held out."""
         if self.corpus.val_fraction is None:
             raise UserError(
-                "a corpus must set val_fraction or give each document a split, but it does neither"
+                "a corpus must set val_fraction or give each document a split, got a document without a split"
             )
         return self.corpus.val_fraction
 
     def read(self) -> Iterator[Document]:
-        """Read the documents. Raise SplitsChanged at the end, at most once, if they were in the wrong splits."""
+        """Read the documents. At the end, raise SplitsChanged at most once if documents were in the wrong splits."""
         if self.boundary is None:
             yield from self._by_hash()
         else:
             yield from self._by_place(self.boundary)
 
     def share_read(self) -> float | None:
-        """Return the fraction of the text that has been read, from 0 to 1; None if it is unknown."""
+        """Return the fraction of the text that has been read, from 0 to 1. Return None if the fraction is unknown."""
         return self.corpus.share_read()
 
     def _report(self, phase: str, n_bytes: int, share: float | None) -> None:
@@ -104,10 +104,10 @@ class SplitDocuments:
 
     def _by_hash(self) -> Iterator[Document]:
         """Yield the documents, split by the hash of their first part. At the end, check the held-out fraction."""
-        # Counts of the documents to which the corpus does not give a split.
+        # These numbers count only documents to which the corpus does not give a split.
         n_bytes = {"train": 0, "val": 0}
         n_documents = 0
-        split = ""  # of the current document
+        split = ""  # the split of the current document
         begins = True  # whether the next part starts a document
 
         for document in self.corpus.documents():
@@ -142,12 +142,14 @@ class SplitDocuments:
     def _by_place(self, boundary: int) -> Iterator[Document]:
         """Yield the documents, split at the boundary.
 
-        A document that crosses the boundary is cut. A chat that crosses it goes into the training split.
+        A document that crosses the boundary is cut. A chat that crosses the boundary is not cut. The entire chat goes
+        into the training split.
         """
-        # The start of a long line may be so far before the boundary that too much would be held out.
+        # The start of a long line may be so far before the boundary that too much text would be held out.
         n_held_out = boundary * self._val_fraction / (1 - self._val_fraction)
         longest = max(LINE, int(TOLERANCE * n_held_out))
-        position = 0  # bytes before the part; documents with a split of their own are not counted
+        # Bytes before the current part. Documents to which the corpus gives a split are not counted.
+        position = 0
         for document in self.corpus.documents():
             if document.split is not None:
                 yield document
@@ -169,7 +171,7 @@ class SplitDocuments:
 
 
 def build_from(build_tokenizer: BuildTokenizer, documents: Iterable[Document]) -> Tokenizer:
-    """Build the tokenizer of documents. Build it again if the documents were in the wrong splits."""
+    """Build a tokenizer from documents. If documents were in the wrong splits, build the tokenizer a second time."""
     while True:
         try:
             return build_tokenizer(documents)
@@ -178,7 +180,7 @@ def build_from(build_tokenizer: BuildTokenizer, documents: Iterable[Document]) -
 
 
 def n_bytes_of(text: str) -> int:
-    """Return the number of UTF-8 bytes of a text; raise UnicodeEncodeError for a lone surrogate."""
+    """Return the number of UTF-8 bytes of a text. Raise UnicodeEncodeError for a lone surrogate."""
     return len(text) if text.isascii() else len(text.encode())
 
 

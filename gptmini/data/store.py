@@ -1,4 +1,4 @@
-"""Prepared tokens on disk: a folder with token files and meta.json. The folder is either complete or absent.
+"""Prepared tokens on disk. The folder contains token files and meta.json. The folder is complete or does not exist.
 
 data/README.md describes the files.
 """
@@ -30,15 +30,15 @@ class Source(NamedTuple):
 class Excerpt(NamedTuple):
     """The part of a source that an evaluation reads."""
 
-    ids: Ids  # of a split of the source
+    ids: Ids  # the ids of a split of the source
     n_tokens: int  # number of ids that are read, starting with the first id
     tokens_per_byte: float  # ids per byte of the entire split
-    # Position after each document and its end-of-text, in ids, (n_documents,); None if the folder has no index.
+    # The position of the id after each document and its end-of-text, (n_documents,). None if the folder has no index.
     document_ends: np.ndarray | None = None
 
 
 def tokens_per_byte_of(excerpts: Sequence[Excerpt]) -> float:
-    """Return the ids per byte of text over all excerpts."""
+    """Return the number of ids per byte of text in all excerpts."""
     if len(excerpts) == 1:
         return excerpts[0].tokens_per_byte
     n_bytes = sum(excerpt.n_tokens / excerpt.tokens_per_byte for excerpt in excerpts)
@@ -46,7 +46,7 @@ def tokens_per_byte_of(excerpts: Sequence[Excerpt]) -> float:
 
 
 class TokenStore:
-    """A prepared folder, checked when it is opened. Its tokens stay on disk and are memory-mapped.
+    """A prepared folder. The folder is checked when it is opened. The tokens stay on disk and are memory-mapped.
 
     The folder contains the tokens of a text, or refers to token files of another program, or refers to the prepared
     folders of a mixture.
@@ -59,8 +59,9 @@ class TokenStore:
         """
         self.folder = Path(folder)
         self.meta = read_meta(self.folder)
-        self.tokenizer_state: dict = self.meta["tokenizer"]  # the tokenizer's to_dict()
-        # The fingerprint of texts, split, tokenizer and format.
+        # The result of the method to_dict() of the tokenizer.
+        self.tokenizer_state: dict = self.meta["tokenizer"]
+        # The fingerprint of the texts, the split, the tokenizer and the format.
         self.fingerprint: str = self.meta["fingerprint"]
         # Whether this folder contains the tokens and an index of the documents.
         self.has_index = "sources" not in self.meta and "files" not in self.meta["train"]
@@ -90,7 +91,7 @@ class TokenStore:
         ]
 
     def tokens(self, split: str) -> Ids:
-        """Return the ids of a split, (n_tokens,), uint16 or uint32, read-only and memory-mapped.
+        """Return the ids of a split, uint16 or uint32 (n_tokens,). The array is read-only and memory-mapped.
 
         If the loss counts only answers, the ids are int32 with marks. The function without_marks removes the marks.
         """
@@ -101,12 +102,14 @@ class TokenStore:
         return Shards([self._ids_at(place) for place in self.meta[split]["files"]])
 
     def document_ends(self, split: str) -> np.ndarray:
-        """Return the position after each document of a split, in ids, uint64 (n_documents,). Count its end-of-text.
+        """Return the position of the id after each document of a split, uint64 (n_documents,).
+
+        The end-of-text of a document is part of the document.
 
         Raises UserError if the folder does not have an index. For example, the folder of a mixture has no index.
         """
         if not self.has_index:
-            raise UserError(f"{self.folder} has no index of documents")
+            raise UserError(f"{self.folder} does not have an index of documents")
         return np.frombuffer(self._map(self.folder / f"{split}.index"), dtype="<u8")
 
     def n_tokens(self, split: str) -> int:
@@ -118,7 +121,7 @@ class TokenStore:
         return self.meta[split]["documents"]
 
     def n_bytes(self, split: str) -> int:
-        """Return the UTF-8 bytes of the text of a split."""
+        """Return the number of UTF-8 bytes in the text of a split."""
         return self.meta[split]["bytes"]
 
     def largest_id(self, split: str) -> int:
@@ -126,11 +129,16 @@ class TokenStore:
         return self.meta[split]["largest_id"]
 
     def bytes_per_token(self, split: str) -> float:
-        """Return the bytes of text per id of a split. Count end-of-text, and ids that the loss does not count."""
+        """Return the number of bytes of text per id in a split.
+
+        Ids of end-of-text and ids that the loss does not count are included.
+        """
         return self.n_bytes(split) / self.n_tokens(split)
 
     def tokens_per_byte(self, split: str) -> float:
-        """Return the ids per byte of text, including end-of-text. Used to convert nats per token into bits per byte.
+        """Return the number of ids per byte of text in a split, including end-of-text.
+
+        This number is used to convert nats per token into bits per byte.
 
         If the loss counts only answers, only the ids and bytes of answers are counted.
         """
@@ -141,9 +149,9 @@ class TokenStore:
 
     @property
     def counted_share(self) -> float:
-        """Fraction of the training tokens that the loss counts. It is 1 unless loss_on is answers.
+        """Fraction of the training tokens that the loss counts. It is 1 unless loss_on is "answers".
 
-        In a mixture, it is the average of the sources' fractions, weighted by the weights of the sources.
+        In a mixture, the fraction is the average over the sources. The average uses the weights of the sources.
         """
         counts = self.meta["train"]
         if not self._parts:
@@ -153,9 +161,9 @@ class TokenStore:
         return float(np.average(shares, weights=weights))
 
     def excerpts(self, split: str, max_tokens: int | None) -> list[Excerpt]:
-        """Return the part of each source that an evaluation reads. The parts have about max_tokens tokens of a split.
+        """Return the part of each source that an evaluation reads. All parts together have about max_tokens tokens.
 
-        With max_tokens=None, the number of tokens has no such limit. The sources of a mixture contribute in proportion
+        With max_tokens=None, the number of tokens is not limited. The sources of a mixture contribute in proportion
         to their weights. Therefore the source with the fewest tokens per weight limits the tokens of all sources.
         """
         stores = self._parts or [self]
@@ -180,7 +188,10 @@ class TokenStore:
         ]
 
     def check_ids(self, split: str, ids: np.ndarray) -> None:
-        """Raise UserError for ids above the largest id of the split, because the file has changed since preparation."""
+        """Raise UserError if an id is above the largest id of the split.
+
+        If an id is above the largest id, the file has changed since it was prepared.
+        """
         largest = self.largest_id(split)
         ids = without_marks(ids)
         if ids.size and ids.max() > largest:
@@ -213,7 +224,7 @@ class TokenStore:
         return all(part.has_index for part in self._parts or [self])
 
     def verify(self) -> None:
-        """Read all files completely. Raise UserError with the first file that has changed since it was prepared.
+        """Read all files completely. Raise UserError for the first file that has changed since it was prepared.
 
         For token files of another program, only the sizes are checked.
         """
@@ -234,7 +245,7 @@ class TokenStore:
         return part
 
     def _files(self, split: str) -> "list[StoredFile]":
-        """Return the files of a split in this folder, or the token files of another program that it refers to."""
+        """Return the files of a split in this folder, or the token files of another program for this split."""
         counts = self.meta[split]
         if not self.has_index:
             places = counts.get("files", [])

@@ -1,4 +1,4 @@
-"""Check the files that meta.json describes by their sizes and checksums."""
+"""Check the sizes and the checksums of the files that meta.json describes."""
 
 import zlib
 from collections.abc import Iterable
@@ -8,8 +8,9 @@ from typing import NamedTuple
 from gptmini.data.meta import remedy
 from gptmini.user_error import UserError
 
-# Bytes of a block. Each block has one checksum. Opening a folder checks the first and last block of each file. Blocks
-# are small, so that this check takes milliseconds. The checksums of ten billion ids take 200 kB in meta.json.
+# Number of bytes in a block. Each block has one checksum. Opening a folder checks the first and last block of each
+# file. Blocks are small, so that this check takes milliseconds. The checksums of ten billion ids take 200 kB in
+# meta.json.
 BLOCK = 2**20
 
 
@@ -21,16 +22,17 @@ class StoredFile(NamedTuple):
     checksums: list[int] | None  # CRC-32 of each block; None for a file of another program
 
     def check(self, folder: Path, *, is_thorough: bool) -> None:
-        """Raise UserError unless size and checksums match. Check only the first and last block unless is_thorough.
+        """Raise UserError unless the size and the checksums of the file match.
 
-        folder is the prepared folder of the file.
+        Check only the first and the last block unless is_thorough is True. `folder` is the prepared folder that
+        describes the file.
         """
         is_right = self.path.is_file() and self.path.stat().st_size == self.size > 0
         if self.checksums is None:
             if not is_right:
                 raise UserError(
-                    f"{self.path} is missing or no longer has {self.size:,} bytes; restore it, or run "
-                    "gptmini prepare data=tokens data.path=... with its new path"
+                    f"{self.path} is missing or no longer has {self.size:,} bytes; restore the file, or run "
+                    "gptmini prepare data=tokens data.path=... with the new path of the file"
                 )
             return
 
@@ -43,7 +45,10 @@ class StoredFile(NamedTuple):
 
 
 def block_checksums(path: Path, numbers: Iterable[int] | None = None) -> list[int]:
-    """Return the CRC-32 of the blocks with these numbers, from 0, or of all blocks. The last block may be shorter."""
+    """Return the CRC-32 checksum of each block with one of the given numbers, counted from 0.
+
+    With None, return the checksums of all blocks. The last block of the file may be shorter.
+    """
     checksums = []
     if numbers is None:
         numbers = range(-(-path.stat().st_size // BLOCK))

@@ -1,4 +1,4 @@
-"""Cut text into the tasks of a preparation, encode them in threads, and join their ids to one file per split."""
+"""Cut text into the tasks of a preparation, encode the tasks in threads, and join the ids into one file per split."""
 
 import json
 from collections import Counter, deque
@@ -23,12 +23,12 @@ from gptmini.tokenizer import Tokenizer, document_prefix
 # Bytes of text in a task. A task is small for three reasons. It must fit into memory. If the process is killed, its
 # running tasks are lost. The last task runs alone.
 TASK = 2**22
-# Most parts of documents in a task. Python needs a few hundred bytes of memory for each part.
+# Maximum number of parts of documents in a task. Python needs a few hundred bytes of memory for each part.
 MOST_PARTS = 2**17
 
 
 class Task(NamedTuple):
-    """Consecutive text of a corpus."""
+    """A task of a preparation. It contains consecutive text of a corpus."""
 
     number: int  # from 0
     documents: list[Document]  # documents and parts of documents, each with its split
@@ -63,11 +63,11 @@ def cut_tasks(documents: Iterable[Document]) -> Iterator[Task]:
 def in_order(
     work: Callable[[Task, Event], bool], tasks: Iterable[Task], n_workers: int
 ) -> Iterator[tuple[int, bool]]:
-    """Run tasks in threads. Yield the bytes and the result of each task, in the order of the tasks.
+    """Run tasks in threads. Yield the number of bytes and the result of each task, in the order of the tasks.
 
     Args:
-        work: returns the result of a task. Its second argument is an event. If the event is set, `work` may stop early,
-            because the result is no longer needed.
+        work: a function that returns the result of a task. The second argument of `work` is an event. If the event is
+            set, `work` may stop early, because the result is no longer needed.
         tasks: the tasks. At most two tasks for each worker are in memory.
         n_workers: number of threads. Processes are not needed, because tokenizers mostly run outside Python.
     """
@@ -88,7 +88,7 @@ def in_order(
 
 
 class EncodedSplit:
-    """The encoded documents of one task and one split."""
+    """The encoded documents of one split in one task."""
 
     def __init__(self) -> None:
         self.ids: list[np.ndarray] = []  # uint32 (n,) each
@@ -105,7 +105,7 @@ class EncodedSplit:
 def encode_task(
     task: Task, tokenizer: Tokenizer, path: Path, is_over: Event, corpus: Corpus
 ) -> None:
-    """Encode a task and write its ids to a file atomically. Stop early, without a file, if is_over is set."""
+    """Encode a task and write the ids to a file atomically. If is_over is set, stop early and do not write the file."""
     splits: dict[str | None, EncodedSplit] = {split: EncodedSplit() for split in SPLITS}
     before = np.array(document_prefix(tokenizer), dtype=np.uint32)
     end = np.array([tokenizer.end_of_text or 0], dtype=np.uint32)
@@ -153,7 +153,7 @@ def encode_task(
 def join_split(
     split: str, parts: Path, n_tasks: int, folder: Path, byte_lengths: np.ndarray | None = None
 ) -> dict:
-    """Write the ids of a split and the index of its documents. Return the split's entry in meta.json.
+    """Write the ids of a split and the index of its documents. Return the entry of the split for meta.json.
 
     byte_lengths, (n_vocab,), is given only for chats. The template adds text to the messages of a chat. Therefore the
     bytes of text are counted from the ids.
@@ -200,7 +200,7 @@ def part_path(parts: Path, number: int) -> Path:
 
 
 def dtype_of(tokenizer: Tokenizer, loss_on: str = "all") -> np.dtype:
-    """Return the dtype of the ids in a file: 2 bytes if possible, else 4 bytes.
+    """Return the dtype of the ids in a file. An id has 2 bytes if possible, and otherwise 4 bytes.
 
     If the loss counts only answers, the dtype is signed and has 4 bytes.
     """

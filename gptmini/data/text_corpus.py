@@ -43,21 +43,21 @@ class TextCorpus(Corpus):
             path: a file, a folder, a glob, or a list of these.
             val_fraction: fraction of the text to hold out; unused with val_path.
             name: prefix of the prepared folder's name.
-            val_path: files of held-out text, in the same forms as path. A file that is in both is only held out. With
-                None, a fraction of path is held out.
+            val_path: files of held-out text, in the same forms as path. A file that is in path and in val_path is only
+                held out. With None, a fraction of the text in path is held out.
             field, encoding: see Reader.
             separator: text between the documents of a file, with Python's escapes, such as \\n.
-            on_error: fail, or skip to skip unreadable records, and chats that the template rejects.
-            template: chat if the records hold messages. The tokenizer's template converts messages to text. The
+            on_error: "fail" or "skip". With "skip", unreadable records and chats that the template rejects are skipped.
+            template: "chat" if the records contain messages. The tokenizer's template converts messages to text. The
                 messages are in `field`, or in the field "messages" if `field` is "text".
-            loss_on: all, or answers. With answers, the loss counts only the assistant's answers in chats.
+            loss_on: "all" or "answers". With "answers", the loss counts only the answers of the assistant in chats.
 
         Raises pydantic.ValidationError for an invalid value. Raises UserError if a path has no text, or if loss_on is
-        answers without a template.
+        "answers" but template is None.
         """
         if loss_on == "answers" and template is None:
             raise UserError(
-                "data.loss_on=answers requires data.template=chat, which marks the answers"
+                "data.loss_on=answers requires chats with marked answers; set data.template=chat"
             )
         self.template = template
         self.loss_on = loss_on
@@ -95,7 +95,7 @@ class TextCorpus(Corpus):
         self._empty: list[Path] = []  # files without text
 
     def identity(self, digest_of: DigestOf) -> dict:
-        """Return digest and format of each file in order, the split rule, and the reader's settings."""
+        """Return the digest and the format of each file in order, the split rule, and the settings of the reader."""
         chats = {} if self.template is None else {"loss_on": self.loss_on}
         return chats | {
             "corpus": self.name,
@@ -120,9 +120,10 @@ class TextCorpus(Corpus):
             yield from self._documents(None, self.files)
 
     def boundary(self) -> int | None:
-        """Return the UTF-8 bytes of training text if the corpus is one plain text file with one document, else None.
+        """Return the number of UTF-8 bytes of training text, or None.
 
-        A file that is packed or not in UTF-8 is read to count its bytes.
+        Return None unless the corpus is one plain text file with one document. If this file is compressed or not in
+        UTF-8, the file is read to count the bytes.
         """
         file = self.files[0]
         kind, packing = format_of(file)
@@ -139,7 +140,7 @@ class TextCorpus(Corpus):
         return int(n_bytes * (1 - self.val_fraction))
 
     def share_read(self) -> float:
-        """Return the fraction of all files' bytes that documents() has read, from 0 to 1."""
+        """Return the fraction of the bytes of all files that documents() has read, from 0 to 1."""
         return min(1.0, (self._n_bytes_done + self._reader.position) / max(self.size, 1))
 
     def share_held_out(self) -> float:
@@ -149,14 +150,16 @@ class TextCorpus(Corpus):
         return sum(file.stat().st_size for file in self.val_files) / max(self.size, 1)
 
     def notes(self) -> list[str]:
-        """Return the notes on files, records and the separator. They are complete after the text has been read."""
+        """Return the notes on files, records and the separator. The notes are complete after reading."""
         reader = self._reader
         notes = [*self._found_notes, *note_about(self._empty, "skipped (contains no text)")]
         if reader.separator is not None and not reader.n_separators:
             notes.append(
                 f"data.separator={reader.separator!r} never occurs; each plain text file is one document"
             )
-        notes += note_about(reader.quoted, "read as quoted (quotation marks around values removed)")
+        notes += note_about(
+            reader.quoted, "read as quoted (quotation marks around values were removed)"
+        )
         notes += note_about(
             reader.marked, "read as unquoted (quotation marks are part of the text)"
         )
@@ -172,7 +175,10 @@ class TextCorpus(Corpus):
         return notes
 
     def skipped(self) -> str:
-        """Return one line for each listed record that the last reading skipped, and the number of the others."""
+        """Return one line for each listed record that the last reading skipped.
+
+        Add a line with the number of skipped records that are not listed.
+        """
         lines = [*self._reader.skipped]
         more = self._reader.n_skipped - len(lines)
         if more:
@@ -180,7 +186,10 @@ class TextCorpus(Corpus):
         return "".join(f"{line}\n" for line in lines)
 
     def _identity_of(self, file: Path, digest_of: DigestOf) -> list[str]:
-        """Return digest, kind and packing of a file, and "unquoted" if it is a .tsv file with quotes as text."""
+        """Return the digest, the kind and the compression of a file.
+
+        Add "unquoted" for a .tsv file in which quotation marks are part of the text.
+        """
         kind, packing = format_of(file)
         is_unquoted = (
             kind == "tsv" and quoting_of(file, self._reader_settings["encoding"]) == "text"
@@ -188,7 +197,7 @@ class TextCorpus(Corpus):
         return [digest_of(file), kind, packing, *(["unquoted"] if is_unquoted else [])]
 
     def _documents(self, split: str | None, files: list[Path]) -> Iterator[Document]:
-        """Yield the documents of the files of a split in order."""
+        """Yield the documents of a split in the order of the files."""
         n_empty = 0
         for file in files:
             piece: Piece | None = None
@@ -202,4 +211,4 @@ class TextCorpus(Corpus):
             self._reader.position = 0
 
         if n_empty == len(files):
-            raise UserError(f"{names_of(files)} must contain text, got none")
+            raise UserError(f"{names_of(files)} must contain text, got no text")

@@ -1,7 +1,8 @@
-"""Train on token files of other programs: nanoGPT, llm.c and modded-nanogpt.
+"""Train on token files of other programs. These programs are nanoGPT, llm.c and modded-nanogpt.
 
-A file of nanoGPT contains only ids of two bytes. A file of llm.c or modded-nanogpt starts with a header of 256 integers
-of four bytes: a magic number, a version that gives the size of an id, the number of ids, and zeros.
+A file of nanoGPT contains only ids of two bytes. A file of llm.c or modded-nanogpt starts with a header. The header
+consists of 256 integers of four bytes. These integers are a magic number, a version, the number of ids, and zeros. The
+version determines the size of an id.
 """
 
 import glob
@@ -25,12 +26,12 @@ from gptmini.tokenizer import Tokenizer
 from gptmini.user_error import UserError
 
 HEADER = 1024  # bytes
-# Start of a header: magic number, version and number of ids.
+# A header starts with the magic number, the version and the number of ids.
 HEADER_START = struct.Struct("<3i")
-# Dtype of the ids for each magic number and version: GPT-2 with two bytes, Llama 3 with four bytes.
+# The dtype of the ids for each magic number and version. Ids of GPT-2 have two bytes. Ids of Llama 3 have four bytes.
 TYPES = {(20240520, 1): np.dtype("<u2"), (20240801, 7): np.dtype("<u4")}
 RAW = np.dtype("<u2")  # dtype of a file without a header
-SNIFFED = 2**12  # bytes at the start of a file that show what it probably contains
+SNIFFED = 2**12  # bytes at the start of a file that show what the file probably contains
 # If at least this many ids of two bytes are read and every second id is zero, the ids probably have more bytes.
 MANY_ZEROS = 16
 TEXT = frozenset(b"\t\n\r" + bytes(range(0x20, 0x7F)))  # bytes of plain text
@@ -48,7 +49,7 @@ class TokenFile(NamedTuple):
     dtype: np.dtype
 
     def ids(self) -> np.ndarray:
-        """Return the ids, (tokens,), read-only and memory-mapped."""
+        """Return the ids as an array with the shape (tokens,). The array is read-only and memory-mapped."""
         return np.memmap(self.path, self.dtype, mode="r", offset=self.skip, shape=(self.tokens,))
 
     def parted(self, n: int) -> "tuple[TokenFile, TokenFile]":
@@ -58,7 +59,7 @@ class TokenFile(NamedTuple):
 
 
 class TokenFiles(Corpus):
-    """Token files as the data of a run. They are read to count their ids, and never copied."""
+    """Token files as the data of a run. The files are read to count the ids. The files are never copied."""
 
     @validate_call(config=STRICT)
     def __init__(
@@ -71,9 +72,10 @@ class TokenFiles(Corpus):
         """Find the files.
 
         Args:
-            path: a file, a folder, a glob, or a list of these, with training tokens.
-            val_path: files with held-out tokens. A file that is in both is only held out. With None, the files of path
-                with val in their names are held out. If there are no such files, the end of path is held out.
+            path: files with training tokens. The path is a file, a folder, a glob, or a list of these.
+            val_path: files with held-out tokens. A file that is in path and in val_path is only held out. With None,
+                the files of path with "val" in their names are held out. If no file has such a name, the last tokens of
+                path are held out.
             val_fraction: fraction of the tokens to hold out if no file is held out.
             name: prefix of the prepared folder's name.
 
@@ -93,13 +95,13 @@ class TokenFiles(Corpus):
             self._notes = note_about(in_both, "held out (also in data.val_path)")
             self.files = [file for file in self.files if file.path in kept]
         else:
-            # For example, nanoGPT's val.bin, and fineweb_val_000000.bin.
+            # Examples of these names are val.bin of nanoGPT, and fineweb_val_000000.bin.
             named = [file for file in self.files if VAL.search(file.path.stem)]
             self.val_files = named if len(named) < len(self.files) else []
             self.files = [file for file in self.files if file not in self.val_files]
 
     def identity(self, digest_of: DigestOf) -> dict:
-        """Return the digest of each file in order, and the split rule."""
+        """Return the digests of the files in order, and the split rule."""
         identity: dict[str, object] = {"files": [digest_of(file.path) for file in self.files]}
         if self.val_files:
             identity["val_files"] = [digest_of(file.path) for file in self.val_files]
@@ -110,8 +112,8 @@ class TokenFiles(Corpus):
     def documents(self) -> Iterator[Document]:
         """Raise UserError, because token files do not contain text."""
         raise UserError(
-            "cannot learn a tokenizer from token files, because they contain no text; "
-            "give the tokenizer that wrote them, such as tokenizer=gpt2"
+            "cannot learn a tokenizer from token files, because these files do not contain text; "
+            "give the tokenizer that encoded the files, such as tokenizer=gpt2"
         )
         yield  # makes this function a generator, as in other corpora
 
@@ -123,7 +125,7 @@ class TokenFiles(Corpus):
         n_workers: int = 1,
         watcher: Watcher | None = None,
     ) -> tuple[TokenStore, bool]:
-        """Write a prepared folder that describes the files, unless it exists.
+        """Write a prepared folder that describes the files, unless this folder exists.
 
         Arguments and result are the same as for data.prepare. n_workers is unused, because nothing is encoded.
         Raises UserError if an id is outside the tokenizer's vocabulary.
@@ -137,7 +139,7 @@ class TokenFiles(Corpus):
         if (recipe.folder / "meta.json").is_file():
             meta = read_meta(recipe.folder)
             known = {split: meta[split].get("files") for split in SPLITS}
-        is_new = known != places  # this is True too if the files were moved
+        is_new = known != places  # is_new is True too if the files were moved
         if is_new:
             tokenizer = build_tokenizer(self.documents())
             meta = recipe.contents | {
@@ -148,7 +150,7 @@ class TokenFiles(Corpus):
                 counts = counts_of(files, tokenizer, watcher)
                 if not counts["bytes"]:
                     raise UserError(
-                        f"the {split} split must contain text, got none; give more tokens"
+                        f"the {split} split must contain text, got no text; give more tokens"
                     )
                 meta[split] = counts | {"files": places[split]}
             recipe.digests.check_unchanged()
@@ -158,7 +160,7 @@ class TokenFiles(Corpus):
         return TokenStore(recipe.folder), is_new
 
     def _splits(self) -> dict[str, list[TokenFile]]:
-        """Return the files, or parts of files, of each split."""
+        """Return the files of each split. A file at the boundary between the splits is divided into two parts."""
         if self.val_files:
             return {"train": self.files, "val": self.val_files}
 
@@ -176,12 +178,14 @@ class TokenFiles(Corpus):
         """Return the dtype of the ids of all files."""
         dtypes = {file.dtype for file in (*self.files, *self.val_files)}
         if len(dtypes) > 1:
-            raise UserError("the ids of all token files must have the same size, got 2 and 4 bytes")
+            raise UserError(
+                "the ids of all token files must have the same size, got ids of 2 bytes and ids of 4 bytes"
+            )
         return dtypes.pop()
 
 
 def counts_of(files: Sequence[TokenFile], tokenizer: Tokenizer, watcher: Watcher) -> dict:
-    """Count the ids of a split for meta.json; raise UserError if an id is outside the vocabulary."""
+    """Count the ids of a split for meta.json. Raise UserError if an id is outside the vocabulary."""
     byte_lengths = tokenizer.byte_lengths()
     n_tokens = sum(file.tokens for file in files)
     n_counted = 0
@@ -197,7 +201,7 @@ def counts_of(files: Sequence[TokenFile], tokenizer: Tokenizer, watcher: Watcher
             if largest_id >= tokenizer.n_vocab:
                 raise UserError(
                     f"{file.path} must contain ids below the vocabulary size {tokenizer.n_vocab}, got {largest_id}; "
-                    "use the tokenizer that wrote the file"
+                    "use the tokenizer that encoded the file"
                 )
             n_bytes += int(byte_lengths[block].sum(dtype=np.int64))
             if tokenizer.end_of_text is not None:
@@ -220,7 +224,7 @@ def counts_of(files: Sequence[TokenFile], tokenizer: Tokenizer, watcher: Watcher
 
 
 def read_header(path: Path) -> TokenFile:
-    """Return the position and number of the ids in a token file; raise UserError if it is not a token file."""
+    """Return the position and the number of the ids in a token file. Raise UserError if it is not a token file."""
     size = path.stat().st_size
     with path.open("rb") as file:
         start = file.read(SNIFFED)
@@ -230,13 +234,15 @@ def read_header(path: Path) -> TokenFile:
         if dtype is not None:
             if n_tokens < 1 or size != HEADER + n_tokens * dtype.itemsize:
                 raise UserError(
-                    f"{path} must contain {n_tokens:,} ids according to its header, got {size:,} bytes; "
-                    "if the file is truncated, copy it again"
+                    f"{path} must contain {n_tokens:,} ids according to its header, got a file of {size:,} bytes; "
+                    "if the file is truncated, copy the file again"
                 )
             return TokenFile(path, HEADER, n_tokens, dtype)
         if magic in {known for known, _ in TYPES}:
             versions = ", ".join(str(known) for number, known in TYPES if number == magic)
-            raise UserError(f"{path} must have header version {versions}, got {version}")
+            raise UserError(
+                f"{path} must have the version {versions} in its header, got the version {version}"
+            )
 
     _check_raw(path, size, start)
     return TokenFile(path, 0, size // RAW.itemsize, RAW)
@@ -245,11 +251,15 @@ def read_header(path: Path) -> TokenFile:
 def _check_raw(path: Path, size: int, start: bytes) -> None:
     """Raise UserError if a file without a header probably does not contain GPT-2's ids of two bytes."""
     if start and all(byte in TEXT for byte in start):
-        raise UserError(f"{path} looks like text, not token ids; use data=text")
+        raise UserError(f"{path} looks like text, but must contain token ids; use data=text")
     if start.startswith(b"\x93NUMPY"):
-        raise UserError(f"{path} is a NumPy file, not plain token ids; write the ids with tofile()")
+        raise UserError(
+            f"{path} is a NumPy file, but must contain only token ids; write the ids with tofile()"
+        )
     if size == 0 or size % RAW.itemsize:
-        raise UserError(f"{path} must contain ids of {RAW.itemsize} bytes, got {size:,} bytes")
+        raise UserError(
+            f"{path} must contain ids of {RAW.itemsize} bytes, got a file of {size:,} bytes"
+        )
 
     words = np.frombuffer(start[: len(start) // 4 * 4], dtype="<u2")
     if len(words) >= MANY_ZEROS and not words[1::2].any():
@@ -259,24 +269,24 @@ def _check_raw(path: Path, size: int, start: bytes) -> None:
         )
     if path.with_name("meta.pkl").exists():
         raise UserError(
-            f"{path} contains nanoGPT's ids of characters, because meta.pkl is in the same folder; "
+            f"{path} contains ids of characters from nanoGPT, because meta.pkl is in the same folder; "
             "train on the original text with tokenizer=char"
         )
 
 
 def _find_token_files(key: str, paths: Paths) -> list[TokenFile]:
-    """Find the token files of paths. In a folder, take the files that end in .bin."""
+    """Find the token files of paths. In a folder, take the files with the extension .bin."""
     found: list[str | Path] = []
     for path in paths if isinstance(paths, list) else [paths]:
         if path == STANDARD_INPUT:
-            raise UserError(f"{key} must be token files, got - (stdin); give the paths of files")
+            raise UserError(f"{key} must be token files, got '-' (stdin); give the paths of files")
         is_folder = path != "" and Path(path).expanduser().is_dir()
         found.append(f"{glob.escape(str(path))}/*.bin" if is_folder else path)
     return [read_header(file) for file in find_files(key, found, takes_own=True).files]
 
 
 def _places(files: Sequence[TokenFile]) -> list[dict]:
-    """Return the positions of ids as meta.json stores them."""
+    """Return the positions of the ids in the files, in the form that meta.json stores."""
     return [
         {
             "path": str(file.path.absolute()),

@@ -48,7 +48,7 @@ def test_validation_is_held_out_where_there_is_one_and_test_otherwise():
 @pytest.mark.parametrize(
     ("paths", "chosen", "said"),
     [
-        ([], (None, "train", None), "must be a dataset with Parquet files, got d"),
+        ([], (None, "train", None), "data.dataset must contain .*, got d"),
         (
             ["a/train.parquet", "b/train.parquet"],
             (None, "train", None),

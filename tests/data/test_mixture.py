@@ -104,7 +104,7 @@ def test_prepared_folders_are_taken_as_they_are(texts):
     last = store.tokens("train")[np.arange(-5, 0) + store.n_tokens("train")]
     assert last.tolist() == [*b"aab ", 256]
 
-    said = r"got byte in .* character in the others; set tokenizer=byte"
+    said = r"got byte in .* character in .*; set tokenizer=byte"
     with pytest.raises(UserError, match=said):
         mixed(given, texts, tokenizer.character)
 
@@ -151,7 +151,7 @@ def test_a_text_that_changes_while_a_mixture_is_prepared_is_refused(texts):
             file.write("more")
         return tokenizer.byte(documents)
 
-    with pytest.raises(UserError, match=r"b\.txt must not change while it is read"):
+    with pytest.raises(UserError, match=r"b\.txt must not change"):
         mixed(sources(texts), texts, byte)
     assert not list((texts / "data").glob("mixture*"))
 
@@ -165,7 +165,7 @@ def test_a_folder_with_another_programs_meta_json_is_text(texts):
 
 
 def test_a_source_that_cannot_be_mixed_is_refused(texts):
-    with pytest.raises(UserError, match=r"data\.sources\.a.* matches no .*gone\.txt$"):
+    with pytest.raises(UserError, match=r"data\.sources\.a.* must match .*, got .*gone\.txt$"):
         Mixture({"a": {"path": "gone.txt", "weight": 1}}, 0.1)
 
     mixture, _ = mixed(sources(texts), texts)
@@ -173,5 +173,5 @@ def test_a_source_that_cannot_be_mixed_is_refused(texts):
         Mixture({"a": {"path": str(mixture.folder), "weight": 1}}, 0.1)
     (one,) = (texts / "data").glob("one-*")
     given = {"a": {"path": str(one), "weight": 1, "val_fraction": 0.5}}
-    with pytest.raises(UserError, match=r"must have only path and weight, .* got val_"):
+    with pytest.raises(UserError, match=r"must have only .*, got val_"):
         Mixture(given, 0.1)

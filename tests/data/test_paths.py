@@ -218,12 +218,12 @@ def test_a_file_that_is_named_is_taken_whatever_its_name_is(tmp_path, name):
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("missing.txt", r"matches no .*, got .*missing\.txt$"),
-        ("*.nothing", r"matches no .*, got .*nothing$"),
-        ("empty", "contains no text .* folder .*empty$"),
+        ("missing.txt", r"must match .*, got .*missing\.txt$"),
+        ("*.nothing", r"must match .*, got .*nothing$"),
+        ("empty", "must contain .*, got the folder .*empty$"),
         ("a.json", r".* \.json files, got .*a\.json; write .* \.jsonl file"),
-        ("a.tar.gz", r".* \.tar files, got .*a\.tar\.gz; unpack it first"),
-        ("*.DOCX", r".* \.docx files, got .*a\.DOCX; convert it to a \.txt file"),
+        ("a.tar.gz", r".* \.tar files, got .*a\.tar\.gz; decompress"),
+        ("*.DOCX", r".* \.docx files, got .*a\.DOCX; convert .* \.txt"),
         ("pipe", "must be a regular file or a folder, got .*pipe"),
     ],
 )

@@ -85,7 +85,9 @@ def test_pydoc_takes_topics_then_docstrings_in_order_and_imports_nothing(fake_li
 
 def test_pydoc_without_sources_says_what_to_use(fake_library):
     (fake_library.root / "pydoc_data" / "topics.py").unlink()
-    with pytest.raises(UserError, match=r"standard library's sources in .*; use data=text instead"):
+    with pytest.raises(
+        UserError, match=r"requires .* standard library in .*; use data=text instead"
+    ):
         list(fake_library.documents())
 
 

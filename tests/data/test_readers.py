@@ -103,7 +103,7 @@ def test_records_give_the_texts_of_their_field(tmp_path, ending):
         packed = tmp_path / f"a{ending}{packing}"
         packed.write_bytes(pack(file.read_bytes()))
         if ending == ".parquet":
-            with pytest.raises(UserError, match=r"Parquet .*\.parquet\S+; unpack it first"):
+            with pytest.raises(UserError, match=r"Parquet .*\.parquet\S+; decompress"):
                 documents(packed)
         else:
             assert documents(packed) == TEXTS
@@ -237,19 +237,19 @@ def test_text_in_utf16_without_a_mark_is_no_utf8(tmp_path):
 # Unreadable lines of a file of records, each with its message.
 BAD_RECORDS = {
     ".jsonl": {
-        '{"text": 3}': "the field text must be text, got 3",
-        '{"title": "t"}': "expected the field text, as data.field says, got the fields title",
-        '["text"]': "expected a record with the field text, got ['text']",
+        '{"text": 3}': "the field 'text' must be text, got 3",
+        '{"title": "t"}': "expected the field 'text', as data.field says, got the fields title",
+        '["text"]': "expected a record with the field 'text', got ['text']",
         '{"text": "a': "invalid JSON: ",
-        '{"text": "\\ud800"}': r"the field text must be text, got '\ud800', half of a",
-        '{"text": "\udce9"}': r"the field text must be text, got '\udce9', half of a",
+        '{"text": "\\ud800"}': r"the field 'text' must be text, got '\ud800', half of a",
+        '{"text": "\udce9"}': r"the field 'text' must be text, got '\udce9', half of a",
         "[" * 5000: "invalid JSON: ",
     },
     ".csv": {
         "2": "the row must have 2 values, got 1",
         "2,two,too": "the row must have 2 values, got 3",
         '2,"tw"o': "invalid table row: ',' expected after '\"'",
-        "2,\udce9": r"the field text must be text, got '\udce9', half of a",
+        "2,\udce9": r"the field 'text' must be text, got '\udce9', half of a",
     },
 }
 AROUND = {
@@ -285,17 +285,17 @@ def test_bytes_that_are_no_utf8_in_a_column_of_parquet_are_bad(tmp_path):
     parquet.write_table(pyarrow.table({"text": column}), tmp_path / "a.parquet")
     texts, (problem,) = skipping(tmp_path / "a.parquet")
     assert texts == ["good", "good too"]
-    assert "a.parquet, row 2: the field text " in problem
+    assert "a.parquet, row 2: the field 'text' " in problem
 
 
 @pytest.mark.parametrize("ending", [".csv", ".parquet"])
 def test_a_table_without_the_column_names_those_that_are_there(tmp_path, ending):
     file = tmp_path / f"a{ending}"
     file.write_bytes(FORMATS[ending](TEXTS))
-    with pytest.raises(UserError, match=r"the field body, .* fields id, (a, )?text"):
+    with pytest.raises(UserError, match=r"the field 'body', .* fields id, (a, )?text"):
         documents(file, field="body")
     file.write_bytes(b"\x00PAR1 no table at all")
-    with pytest.raises(UserError, match=r"as Parquet: |the field text, "):
+    with pytest.raises(UserError, match=r"as Parquet: |the field 'text', "):
         documents(file)
 
 
@@ -524,5 +524,5 @@ def test_a_table_without_the_column_names_the_delimiter_that_was_found(
     tmp_path, name, content, said
 ):
     (tmp_path / name).write_text(content)
-    with pytest.raises(UserError, match=rf"{name}: .* the field text, .* {said}"):
+    with pytest.raises(UserError, match=rf"{name}: .* the field 'text', .* {said}"):
         documents(tmp_path / name)

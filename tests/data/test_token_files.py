@@ -109,7 +109,7 @@ def test_a_file_that_changes_while_it_is_counted_is_refused(tmp_path):
     as_nanogpt_writes(tmp_path / "a.bin", np.arange(10_000) % 256)
     source = TokenFiles(str(tmp_path / "a.bin"), None, 0.5)
     watcher = Watcher(on_progress=lambda _: (tmp_path / "a.bin").write_bytes(bytes(30_000)))
-    with pytest.raises(UserError, match=r"a\.bin must not change while it is read"):
+    with pytest.raises(UserError, match=r"a\.bin must not change"):
         source.prepare(tokenizer.byte, tmp_path / "data", watcher=watcher)
     assert not list((tmp_path / "data").glob("tokens*"))
 
@@ -132,13 +132,13 @@ def write_characters(path):
 MISTAKES = {
     "cut short": (
         write_cut_short,
-        r"a\.bin must contain \d+ ids .* header, got [\d,]+ bytes; ",
+        r"a\.bin must contain \d+ ids .* header, got .* [\d,]+ bytes; ",
     ),
     "a version": (
         lambda path: as_llm_c_writes(path, IDS, version=3),
-        r"a\.bin must have .* version 1, got 3",
+        r"a\.bin must have .* version 1 .*, got .* 3",
     ),
-    "an odd size": (lambda path: path.write_bytes(b"\0bc"), "ids of 2 bytes, got 3 bytes"),
+    "an odd size": (lambda path: path.write_bytes(b"\0bc"), "ids of 2 bytes, got .* 3 bytes"),
     "text": (
         lambda path: path.write_text("Plain text."),
         r"a\.bin looks like text, .*; use data=text",
@@ -158,7 +158,7 @@ MISTAKES = {
     ),
     "no text": (
         lambda path: as_nanogpt_writes(path, [256, 256, 256]),
-        r"the train split must .* text, got none; give more tokens",
+        r"the train split must .* text, .*; give more tokens",
     ),
 }
 
@@ -172,10 +172,10 @@ def test_a_file_that_is_no_token_file_is_refused(tmp_path, write, said):
 
 
 def test_a_pipe_and_a_tokenizer_that_has_to_learn_are_refused(tmp_path):
-    with pytest.raises(UserError, match=r"data\.path must be token files, got - "):
+    with pytest.raises(UserError, match=r"data\.path must be token files, got '-' "):
         TokenFiles("-", None, 0.5)
     as_nanogpt_writes(tmp_path / "a.bin", IDS)
-    with pytest.raises(UserError, match=r"contain no text; .* tokenizer=gpt2"):
+    with pytest.raises(UserError, match=r"token files, .* tokenizer=gpt2"):
         prepared(tmp_path / "a.bin", build=tokenizer.character)
 
 
