@@ -1,4 +1,4 @@
-"""Train a GPT: gptmini train [KEY=VALUE ...]; --help lists groups and keys."""
+"""Train a GPT: gptmini train [KEY=VALUE ...]. The option --help lists all groups and keys."""
 
 import sys
 import time

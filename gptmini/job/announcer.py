@@ -34,7 +34,7 @@ MANY_PASSES = 4
 
 
 class Announcer:
-    """Prints lines about a run. Each line starts with a topic of at most eight letters; one or more texts follow."""
+    """Prints lines about a run. Each line starts with a topic of at most eight letters. One or more texts follow."""
 
     def __init__(
         self, console: "ConsoleLogger", typed: "Typed", loggers: "Sequence[Logger]"
@@ -64,7 +64,7 @@ class Announcer:
         If the run resumes, also print the step that it resumes from.
 
         Args:
-            run: the run; its folder exists.
+            run: the run. The folder of the run exists.
             module: the model with its tokens and settings.
             settings: the parts of the configuration.
             prepared_now: True if this command prepared the tokens, False if an earlier command prepared them.
@@ -231,7 +231,7 @@ class Announcer:
         """Print the losses, the samples, and the commands to run next.
 
         Args:
-            module: the trained model with its last evaluation.
+            module: the trained model, with the result of its last evaluation.
             best: the validation with the lowest loss, or None if no best checkpoint was saved.
             keeps_best: whether callbacks.checkpoints is on.
             samples: the last texts that the model generated.

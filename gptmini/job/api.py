@@ -11,7 +11,7 @@ from gptmini.world import this_world
 
 
 def train_from_python(overrides: Sequence[str]) -> TrainingResult:
-    """Train with command-line overrides; gptmini.train calls this function.
+    """Train with command-line overrides. The function gptmini.train calls this function.
 
     Args:
         overrides: command-line overrides, each written as KEY=VALUE or GROUP=NAME.

@@ -105,7 +105,7 @@ class BudgetChooser:
         )
 
     def _choose_sizes(self, text_of: "Callable[[int], Text]") -> "list[Candidate]":
-        """Choose the vocabulary, the model sizes and the batch size; return the models that were compared.
+        """Choose the vocabulary, the model sizes and the batch size. Return the models that were compared.
 
         The function text_of takes the width of a model. It returns the size of the text. The size is counted in tokens
         that suit a model of this width.

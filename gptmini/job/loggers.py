@@ -60,7 +60,7 @@ def log_setup(
     """Log the configuration to every logger.
 
     If a logger supports tables, also log tables of the configuration, the model and the data. TensorBoard also gets the
-    earlier points of a resumed run, and a comparison of runs by their overrides.
+    earlier points of a resumed run, and a table that compares runs by their overrides.
 
     Args:
         loggers: the loggers of the run.

@@ -1,4 +1,4 @@
-"""Print the lines of runs and commands. Each line starts with a topic of at most eight letters; texts follow."""
+"""Print the lines of runs and commands. Each line starts with a topic of at most eight letters, and texts follow."""
 
 import shlex
 from pathlib import Path
