@@ -41,7 +41,7 @@ def messages_of(record: Any, field: str | None) -> list[dict[str, Any]]:
         field: the field that contains the messages in OpenAI's or ShareGPT's format. The name a.b means the field b of
             the record in the field a.
 
-    Raises ChatFormatError if the record has none of these formats.
+    Raises ChatFormatError if the record has a different format.
     """
     if field is not None:
         return checked_messages(_field(record, field))

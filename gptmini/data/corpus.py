@@ -23,7 +23,8 @@ class Corpus(ABC):
     """A source of text for gptmini.data.prepare. A subclass must define name, identity and documents."""
 
     name: str  # prefix of the prepared folder's name
-    # Fraction to hold out of the documents that do not have a split yet; None if each document has a split.
+    # Fraction of the documents to hold out. Documents that already have a split are not counted. None if each document
+    # has a split.
     val_fraction: float | None = None
     # "chat" if each document contains the messages of one chat in JSON. A chat is never cut. None if each
     # document contains text.

@@ -48,7 +48,8 @@ DEFAULT = "default"  # the subset of files that are not in the folder of a subse
 NUMBERED = re.compile(r"-\d{5}-of-\d{5}.*$")
 NAMES_SHOWN = 20  # number of subset names that an error shows
 ADDRESS = "https://huggingface.co/datasets/"  # start of the address of a dataset on the hub
-LIST = "gptmini-files.json"  # lists the files of the dataset; this file is next to the downloaded files
+# This file is in the folder of the downloaded files. It contains the list of all files of the dataset.
+LIST = "gptmini-files.json"
 
 
 class Choice(NamedTuple):
@@ -84,12 +85,13 @@ def hub_text(
 
     Args:
         dataset: name on the hub, such as roneneldan/TinyStories, or a local folder with the same layout.
-        subset: name of the subset; None for the only subset, or for the subset "default" if there are several
+        subset: name of the subset. With None, the only subset is used, or the subset "default" if there are several
             subsets.
         split: name of the split to train on.
-        val_split: name of the split to hold out; None for "validation" or "test", if the subset has such a split.
-        revision: branch, tag or commit on the hub; None for the latest commit at the time of the download.
-        field: column with the text; a.b means the field b of the record in column a.
+        val_split: name of the split to hold out. With None, the split "validation" or "test" is held out if the subset
+            has a split with this name.
+        revision: branch, tag or commit on the hub. With None, the latest commit at the time of the download is used.
+        field: name of the column with the text. The name a.b means the field b of the record in the column a.
         folder: folder for the downloaded files.
         val_fraction: fraction of the text to hold out if no split is held out.
         on_error: "fail", or "skip" to skip rows without text.

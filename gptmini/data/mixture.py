@@ -145,8 +145,8 @@ class Mixture(Corpus):
         else:
             tokenizer = self._tokenizer(build_tokenizer, kind, watcher)
 
-        # Open each source that is already prepared. Prepare the other sources. This includes sources that were prepared
-        # before, but were deleted or moved since then.
+        # Open each source that is already prepared. Prepare the other sources. The other sources include sources that
+        # were prepared before, but were deleted or moved since then.
         is_new = False
         stores = []
         # The kind and the content of the tokenizer determine the names and fingerprints of prepared folders.

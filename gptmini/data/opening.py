@@ -17,7 +17,7 @@ from pydantic import AfterValidator
 from gptmini.user_error import UserError
 
 BLOCK = 2**20  # bytes that are read at a time
-LONGEST_LINE = 2**26  # most characters of a line or a record; each of them must fit into memory
+LONGEST_LINE = 2**26  # most characters of a line or a record, because a record must fit into memory
 ENCODING_REMEDY = "set data.encoding to the encoding of the file"  # the fix in a UserError
 UNPACKERS: dict[str, Callable] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 PACKED = (*UNPACKERS, ".zst")

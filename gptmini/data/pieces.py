@@ -32,13 +32,14 @@ def in_pieces(parts: Iterator[Piece], file: Path) -> Iterator[Piece]:
     """Join parts of documents and cut them into pieces. The sizes of the parts do not change the pieces.
 
     Args:
-        parts: parts of any size; empty parts are allowed.
+        parts: parts of any size. Empty parts are allowed.
         file: the file that an error shows.
 
     Raises UserError if a run of characters without a place to cut is too long.
     """
     pending = ""  # text of the current document that is not yet in a piece
-    searched = 0  # the first `searched` characters of pending have no place to cut; 0 if unknown
+    # The first `searched` characters of pending have no place to cut. The number is 0 if this is unknown.
+    searched = 0
     for text, ends, where in parts:
         pending += text
         start = 0

@@ -28,7 +28,8 @@ from gptmini.user_error import UserError
 ROWS = 256  # rows of a Parquet file that are read at a time
 FIELDS_SHOWN = 12  # number of field names that an error shows
 SHOWN = 80  # number of characters of a wrong value that an error shows
-MOST_LISTED = 10_000  # skipped records that are listed; all other skipped records are only counted
+# Number of skipped records that are listed. More skipped records are only counted.
+MOST_LISTED = 10_000
 # A note reports a value if the value has at least this many lines and all these lines look like rows. Text often
 # contains a few lines that look like rows.
 SUSPICIOUS = 3
@@ -89,7 +90,7 @@ class Reader:
         """Yield the documents of a file in order, in pieces. Empty documents are skipped.
 
         Each piece ends before white space that follows a word, except the last piece of a document. In gptmini's
-        tokenizers, a token never crosses such a cut.
+        tokenizers, a token never crosses a cut at this place.
 
         Raises UserError if the file is damaged, has a different encoding, or does not have the field. Raises UserError
         if a record cannot be read, or if pyarrow is required but not installed.

@@ -41,7 +41,7 @@ class TextCorpus(Corpus):
 
         Args:
             path: a file, a folder, a glob, or a list of these.
-            val_fraction: fraction of the text to hold out; unused with val_path.
+            val_fraction: fraction of the text to hold out. It is unused if val_path is given.
             name: prefix of the prepared folder's name.
             val_path: files of held-out text, in the same forms as path. A file that is in path and in val_path is only
                 held out. With None, a fraction of the text in path is held out.
