@@ -1,6 +1,6 @@
-"""Optimizers with their parameter groups, and learning rate schedules as functions of the step.
+"""Optimizers and their parameter groups, and learning rate schedules. A schedule is a function of the step.
 
-Each name is imported at its first use. So gptmini can check settings without importing torch.
+Each name of this package is imported at its first use. So gptmini can check settings without importing torch.
 """
 
 from importlib import import_module

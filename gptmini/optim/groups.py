@@ -1,31 +1,34 @@
-"""Parameter groups, and operations for every optimizer: set the learning rate, and skip a step."""
+"""Sort parameters into groups, and set the learning rate or skip a step with any optimizer."""
 
 import torch
 from torch import Tensor, nn
 
 from gptmini.optim.muon import MuonAdamW
 
-# Kinds of weights, each with its own learning rate: matrices in the blocks; token and position embeddings; the
-# unembedding, tied or not; gains, biases and all other parameters.
+# Kinds of weights. Each kind has its own learning rate. The kind 'matrices' contains the matrices in the blocks.
+# 'embedding' contains the token and position embeddings. 'unembedding' contains the unembedding, even if it is tied to
+# the token embedding. 'scalars' contains gains, biases and all other parameters.
 KINDS = ("matrices", "embedding", "unembedding", "scalars")
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, multiplier: float) -> None:
-    """Set the lr of each group to multiplier times the group's peak_lr."""
+    """Set the lr of each group to the peak_lr of the group times the multiplier."""
     for group in optimizer.param_groups:
         group["lr"] = multiplier * group["peak_lr"]
 
 
 def skip_step_if(optimizer: torch.optim.Optimizer, not_finite: Tensor) -> None:
-    """Make the optimizer skip its next step if not_finite is 1.0, or take a normal step if it is 0.0.
+    """Make the optimizer skip its next step if the flag not_finite is 1.0, or take a normal step if the flag is 0.0.
 
     Muon and torch's fused Adam and AdamW read the flag on the device, so the host does not wait. torch's GradScaler
     sets the same flag. For all other optimizers, including torch's fused SGD, the host reads the flag and drops the
-    gradients. If fused SGD skipped its first step by the flag, it would continue with an uninitialized momentum. On
+    gradients. If fused SGD used the flag to skip its first step, it would continue with an uninitialized momentum. On
     Apple's GPUs, Adam and AdamW ignore the flag, so the host drops the gradients there, too.
 
     Args:
-        not_finite: scalar on the weights' device: 1.0 if the loss or a gradient is not finite, else 0.0.
+        optimizer: any optimizer.
+        not_finite: a scalar on the device of the weights. It is 1.0 if the loss or a gradient is not finite, otherwise
+            0.0.
     """
     is_adam = isinstance(optimizer, torch.optim.Adam)
     is_fused_adam = is_adam and getattr(optimizer, "_step_supports_amp_scaling", False)
@@ -39,7 +42,7 @@ def skip_step_if(optimizer: torch.optim.Optimizer, not_finite: Tensor) -> None:
 
 
 def sort_parameters(model: nn.Module) -> dict[str, list[nn.Parameter]]:
-    """Put each trained parameter of a GPT into exactly one list, by its kind."""
+    """Sort the trained parameters of a GPT by kind. Each parameter is in exactly one list of the result."""
     is_tied = not hasattr(model, "unembedding")
     unembedding_name = "embedding.weight" if is_tied else "unembedding.weight"
 

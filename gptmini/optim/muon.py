@@ -1,4 +1,7 @@
-"""Muon for matrices in the blocks and AdamW for all other parameters, in one optimizer. Each group has a kind."""
+"""An optimizer that uses Muon for the matrices in the blocks and AdamW for all other parameters.
+
+The kind of a parameter group determines whether the group is updated by Muon or by AdamW.
+"""
 
 from collections import defaultdict
 from functools import partial
@@ -12,23 +15,26 @@ from torch.optim.adamw import adamw
 
 from gptmini.optim.owners import orthogonalize_by_owner
 
-# a, b and c of the polynomial a x + b (x x^T) x + c (x x^T)^2 x. If the polynomial is applied several times, it moves
-# singular values in (0, 1] towards 1. Source: Jordan et al. 2024.
+# The coefficients a, b and c of the polynomial a x + b (x x^T) x + c (x x^T)^2 x. Applying the polynomial several times
+# moves singular values in (0, 1] towards 1. Source: Jordan et al. 2024.
 QUINTIC = (3.4445, -4.7750, 2.0315)
-SMALLEST_NORM = 1e-7  # avoids division by 0 for a matrix of zeros
-# Names of the optimizer state of each parameter, by the kind of its group. Each parameter also has a step count.
+SMALLEST_NORM = 1e-7  # avoids a division by 0 for a matrix of zeros
+# Maps the kind of a group to the names of the optimizer state of each parameter in the group. The optimizer state of
+# each parameter also contains a step count.
 MOMENTS = {"muon": ("momentum",), "adamw": ("exp_avg", "exp_avg_sq")}
 
 
 def orthogonalize(matrices: Tensor, ns_steps: int) -> Tensor:
-    """Approximate the closest matrices with orthonormal rows by Newton-Schulz iteration, in the matrices' dtype.
+    """Return matrices with orthonormal rows that are close to the given matrices, by Newton-Schulz iteration.
+
+    The result is an approximation. It is computed in the dtype of the given matrices.
 
     Args:
-        matrices: (n, rows, columns), with at most as many rows as columns.
-        ns_steps: number of iterations. 5 iterations bring all singular values, except the smallest, close to 1: the
-            distance is at most about 0.3.
+        matrices: the given matrices, (n, rows, columns). A matrix must not have more rows than columns.
+        ns_steps: number of iterations. After 5 iterations, all singular values except the smallest are close to 1. The
+            difference to 1 is at most about 0.3.
 
-    Returns (n, rows, columns).
+    Returns an array of the shape (n, rows, columns).
     Source: Jordan et al. 2024, "Muon: an optimizer for hidden layers in neural networks".
     """
     a, b, c = QUINTIC
@@ -42,57 +48,60 @@ def orthogonalize(matrices: Tensor, ns_steps: int) -> Tensor:
 
 
 class _Batch(NamedTuple):
-    """The common properties of matrices that are orthogonalized as one batch."""
+    """The properties that all matrices of a batch have in common. A batch of matrices is orthogonalized together."""
 
-    shape: tuple[int, int]  # of a full matrix, transposed if it has more rows than columns
+    # Shape of a full matrix. If the matrix has more rows than columns, this is the shape of the transposed matrix.
+    shape: tuple[int, int]
     # Devices over which the matrices are sharded; None if this device has the full matrices.
     mesh: DeviceMesh | None
-    placement: Placement  # sharding of (n, rows, columns)
+    placement: Placement  # how the batch of the shape (n, rows, columns) is sharded
 
 
 class _Update(NamedTuple):
-    """A matrix and Muon's update direction. Both are transposed if the matrix has more rows than columns.
+    """A matrix and the direction in which Muon updates the matrix.
 
-    If the matrix is sharded, matrix and direction are this device's shards.
+    If the matrix has more rows than columns, the matrix and the direction are transposed. If the matrix is sharded,
+    this device has only its shards of the matrix and of the direction.
     """
 
     matrix: Tensor  # (rows, columns), a view of the parameter
     direction: Tensor  # (rows, columns), before its orthogonalization
-    rate_factor: float  # factor on the group's learning rate
+    rate_factor: float  # the learning rate of the group is multiplied by this factor
     batch: _Batch
 
 
 class MuonAdamW(torch.optim.Optimizer):
     """An optimizer that applies Muon to groups of kind "muon", and AdamW to groups of kind "adamw".
 
-    Muon treats queries, keys and values of a block as one matrix, because three matrices do not learn faster. On a GPU
-    with bfloat16, directions are orthogonalized in bfloat16 for every precision of training.
+    Muon treats the queries, keys and values of a block as one matrix, because training with three matrices is not
+    faster. On a GPU that supports bfloat16, directions are orthogonalized in bfloat16 for every precision of training.
 
-    found_inf is None or a scalar on the weights' device. torch's GradScaler sets the same attribute on a fused
-    optimizer. If it is 1.0, the next step does not change the weights, the optimizer state or the step counts. The host
-    does not wait for the flag, so the step counts are on the device, too.
+    The attribute found_inf is None or a scalar on the device of the weights. torch's GradScaler sets the same attribute
+    on a fused optimizer. If found_inf is 1.0, the next step does not change the weights, the optimizer state or the
+    step counts. The host does not wait for found_inf, so the step counts are on the device, too.
 
-    With several devices, each device orthogonalizes its own matrices. Parameters that FSDP2 shards are recognised as
-    DTensors. If every device has all parameters, as under DDP, set mesh to the devices. All devices must then step with
-    equal gradients.
+    With several devices, each device orthogonalizes its own matrices. This optimizer recognises parameters that FSDP2
+    has sharded, because they are DTensors. If every device has all parameters, as under DDP, set the attribute mesh to
+    the mesh of the devices. All devices must then call step() with equal gradients.
 
     Args:
-        groups: dicts with params and kind. Kind "muon" also needs lr, momentum (a pair), momentum_warmup_steps,
-            ns_steps, weight_decay and cautious; kind "adamw" needs lr, betas, eps, weight_decay and fused.
+        groups: dicts with the keys params and kind. A group of kind "muon" also needs lr, momentum (a pair),
+            momentum_warmup_steps, ns_steps, weight_decay and cautious. A group of kind "adamw" also needs lr, betas,
+            eps, weight_decay and fused.
     """
 
     def __init__(self, groups: list[dict]) -> None:
         for group in groups:
             if group["kind"] == "muon":
-                # With this flag of torch, load_state_dict keeps the step counts on the device.
+                # If torch's flag capturable is set, load_state_dict keeps the step counts on the device.
                 group["capturable"] = True
-        super().__init__(groups, {})  # no defaults: every group is complete
+        super().__init__(groups, {})  # there are no defaults, because every group is complete
         self.found_inf: Tensor | None = None
         self.mesh: DeviceMesh | None = None
 
     @torch.no_grad()
     def step(self, closure=None) -> Tensor | None:
-        """Update every parameter that has a gradient. Call closure first, if given, and return its loss."""
+        """Update every parameter that has a gradient. If a closure is given, call it before, and return its loss."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -110,7 +119,7 @@ class MuonAdamW(torch.optim.Optimizer):
         return loss
 
     def _create_missing_state(self, group: dict, trained: list[Tensor]) -> None:
-        """Create zero state and a step count of 0 for each parameter before its first step."""
+        """Create an optimizer state of zeros and a step count of 0 for each parameter that has no state yet."""
         for parameter in trained:
             if parameter in self.state:
                 continue
@@ -122,7 +131,7 @@ class MuonAdamW(torch.optim.Optimizer):
         states = [self.state[parameter] for parameter in trained]
         beta1, beta2 = group["betas"]
 
-        # AdamW is elementwise, so a device can update its shard of every parameter.
+        # AdamW updates each element separately, so a device can update its shard of every parameter.
         adamw(
             params=[_local(parameter) for parameter in trained],
             grads=[_local(parameter.grad) for parameter in trained if parameter.grad is not None],
@@ -147,13 +156,13 @@ class MuonAdamW(torch.optim.Optimizer):
         first, last = group["momentum"]
         momentum = momentum_at(counts[0], first, last, group["momentum_warmup_steps"])
 
-        # 1.0 if this step is taken, 0.0 if it is skipped; a tensor, because the host must not wait for it.
+        # 1.0 if this step is taken, 0.0 if this step is skipped. It is a tensor, because the host must not wait for it.
         applied = torch.ones_like(counts[0])
         if self.found_inf is not None:
             applied = 1 - self.found_inf
         torch._foreach_add_(counts, [applied] * len(counts))
 
-        # Orthogonalize matrices of one shape as one batch.
+        # Orthogonalize all matrices of the same shape as one batch.
         batches = defaultdict(list)
         for update in self._updates(trained, momentum, applied):
             batches[update.batch].append(update)
@@ -166,9 +175,9 @@ class MuonAdamW(torch.optim.Optimizer):
                 _change_matrix(update, direction, group, applied)
 
     def _orthogonalize(self, directions: Tensor, batch: _Batch, ns_steps: int) -> Tensor:
-        """Orthogonalize a batch of directions, (n, rows, columns); each device orthogonalizes its own matrices.
+        """Orthogonalize a batch of directions, (n, rows, columns). Each device orthogonalizes its own directions.
 
-        A GPU with bfloat16 computes and exchanges directions in bfloat16.
+        GPUs that support bfloat16 compute and exchange the directions in bfloat16.
         """
         dtype = directions.dtype
         if directions.is_cuda and torch.cuda.is_bf16_supported(including_emulation=False):
@@ -189,7 +198,10 @@ class MuonAdamW(torch.optim.Optimizer):
         return directions.to(dtype)
 
     def _updates(self, trained: list[Tensor], momentum: Tensor, applied: Tensor) -> list[_Update]:
-        """Update the momentum of each matrix. Return each matrix with its direction, which is the Nesterov momentum."""
+        """Update the momentum of each matrix. Return each matrix with its direction.
+
+        The direction is the Nesterov momentum of the matrix.
+        """
         dtype = trained[0].dtype
         weight_of_gradient = (1 - momentum).to(dtype)
         weight_of_momentum = momentum.to(dtype)
@@ -200,14 +212,14 @@ class MuonAdamW(torch.optim.Optimizer):
             kept_momentum = _local(self.state[matrix]["momentum"])
             gradient = _local(matrix.grad)
             if self.found_inf is not None:
-                # In a skipped step, interpolate the momentum with itself, which does not change it.
+                # In a skipped step, interpolate the momentum with itself. This does not change the momentum.
                 gradient = torch.where(applied > 0, gradient, kept_momentum)
             kept_momentum.lerp_(gradient, weight_of_gradient)
             direction = gradient.lerp(kept_momentum, weight_of_momentum)
 
-            # For inputs of size 1, an orthogonalized update with more rows (outputs) than columns (inputs) moves each
-            # output only by sqrt(columns / rows). rate_factor is the inverse of this number. So one learning rate suits
-            # outputs of any width.
+            # The rows of a matrix belong to outputs, the columns to inputs. If inputs have size 1, an orthogonalized
+            # update with more rows than columns changes each output only by sqrt(columns / rows). rate_factor is the
+            # inverse of this number. So the same learning rate suits outputs of any width.
             n_rows, n_columns = matrix.shape
             rate_factor = max(1.0, n_rows / n_columns) ** 0.5
             local = _local(matrix)
@@ -219,15 +231,18 @@ class MuonAdamW(torch.optim.Optimizer):
 
 
 def momentum_at(count: Tensor, first: float, last: float, warmup_steps: int) -> Tensor:
-    """Return the momentum after count steps: linear from first to last over warmup_steps steps, then last.
+    """Return the momentum after count steps.
+
+    The momentum changes linearly from first to last over warmup_steps steps. Afterwards, it is last.
 
     Args:
-        count: scalar on any device; the host does not read it.
+        count: a scalar on any device. The host does not read it.
         first: momentum at count 0.
         last: momentum at count warmup_steps and later.
-        warmup_steps: optimizer steps from first to last; 0 to start with last.
+        warmup_steps: number of optimizer steps from first to last. With 0, the momentum is always last.
 
-    Returns a float64 scalar on the device of count. On Apple's GPUs it is float32, because they do not support float64.
+    Returns a float64 scalar on the device of count. On Apple's GPUs, the scalar is float32, because these GPUs do not
+    support float64.
     """
     if count.device.type != "mps":
         count = count.double()
@@ -237,12 +252,12 @@ def momentum_at(count: Tensor, first: float, last: float, warmup_steps: int) -> 
 
 
 def _local(tensor: Tensor) -> Tensor:
-    """Return this device's shard of a tensor, or the tensor itself if it is not sharded."""
+    """Return the shard of a tensor that is on this device. Return the tensor itself if it is not sharded."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 def _batch_of(matrix: Tensor) -> _Batch:
-    """Return the batch in which a matrix is orthogonalized."""
+    """Return the properties of the batch in which a matrix is orthogonalized."""
     n_rows, n_columns = matrix.shape
     is_transposed = n_rows > n_columns
     shape = (n_columns, n_rows) if is_transposed else (n_rows, n_columns)
@@ -251,13 +266,13 @@ def _batch_of(matrix: Tensor) -> _Batch:
 
     (placement,) = matrix.placements
     assert isinstance(placement, Shard)
-    # In the shape (n, rows, columns), rows are dimension 1.
+    # In the shape (n, rows, columns), the rows are dimension 1.
     sharded_dim = 1 - placement.dim if is_transposed else placement.dim
     return _Batch(shape, matrix.device_mesh, Shard(1 + sharded_dim))
 
 
 def _change_matrix(update: _Update, direction: Tensor, group: dict, applied: Tensor) -> None:
-    """Decay a matrix, then move it against its orthogonalized direction; applied is 0.0 in a skipped step."""
+    """Decay a matrix, then move the matrix against its orthogonalized direction. applied is 0.0 in a skipped step."""
     matrix = update.matrix
     if group["weight_decay"]:
         decaying = applied

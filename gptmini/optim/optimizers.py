@@ -1,6 +1,6 @@
 """The settings of the optimizers.
 
-This module does not import torch, so that a command reports a wrong value before the slow import.
+This module does not import torch, so that a command reports a wrong value before the slow import of torch.
 """
 
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @with_config(STRICT)
 class RateFactors(TypedDict, total=False):
-    """Factors on the learning rate of each kind of weights; missing kinds have a factor of 1."""
+    """For each kind of weights, a factor by which the learning rate is multiplied. The default of each factor is 1."""
 
     matrices: Rate  # weights with two dimensions in the blocks
     embedding: Rate  # token and position embeddings
@@ -31,20 +31,21 @@ class RateFactors(TypedDict, total=False):
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class AdamWSettings:
-    """AdamW with weight decay only on matrices, in one fused kernel.
+    """The settings of AdamW with weight decay only for matrices. A fused kernel does each step.
 
-    Source: Loshchilov and Hutter 2019; decay only on matrices as in Brown et al. 2020, appendix B.
+    Source of AdamW: Loshchilov and Hutter 2019. Source of weight decay only for matrices: Brown et al. 2020, appendix
+    B.
     """
 
-    lr: Rate  # peak learning rate; a schedule multiplies it
-    betas: Pair  # decay rates of the first and second moment
+    lr: Rate  # peak learning rate; a schedule multiplies it by a factor
+    betas: Pair  # decay rates of the first moment and of the second moment
     eps: NonNegativeFloat  # added to the square root of the second moment
     # A step multiplies every matrix by 1 - lr * weight_decay.
     weight_decay: NonNegativeFloat
     lr_scale: RateFactors = field(default_factory=RateFactors)
 
     def build(self, model: "torch.nn.Module") -> "torch.optim.AdamW":
-        """Build the optimizer of a model's trained parameters. Only matrices get weight decay."""
+        """Build the optimizer for the trained parameters of a model. Only matrices get weight decay."""
         import torch
 
         from gptmini.optim.groups import sort_parameters
@@ -86,27 +87,35 @@ class AdamWSettings:
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class MuonSettings:
-    """Muon for the matrices in a GPT's blocks, and AdamW without weight decay for all other parameters."""
+    """The settings of Muon for the matrices in the blocks, and of AdamW for all other parameters.
 
-    lr: Rate  # peak learning rate of Muon; a schedule multiplies it and the three rates of AdamW
+    AdamW does not use weight decay here.
+    """
+
+    # Peak learning rate of Muon. A schedule multiplies this rate and the three rates of AdamW by a factor.
+    lr: Rate
     embedding_lr: Rate  # peak learning rate of the token and position embeddings
     # Peak learning rate of the unembedding, even if it is tied to the token embedding.
     unembedding_lr: Rate
     scalar_lr: Rate  # peak learning rate of gains, biases and all other parameters
-    momentum: Pair  # Muon's momentum at the first step, and after momentum_warmup_steps steps
-    # Optimizer steps over which the momentum changes linearly.
+    # Momentum of Muon at the first step, and momentum of Muon after momentum_warmup_steps steps.
+    momentum: Pair
+    # Number of optimizer steps over which the momentum changes linearly.
     momentum_warmup_steps: NonNegativeInt
-    ns_steps: PositiveInt  # Newton-Schulz iterations of each orthogonalization
-    # A step multiplies Muon's matrices by 1 - lr * weight_decay.
+    ns_steps: PositiveInt  # number of Newton-Schulz iterations in each orthogonalization
+    # A step multiplies the matrices of Muon by 1 - lr * weight_decay.
     weight_decay: NonNegativeFloat
-    # Decay only the weights that the step itself moves towards 0 (Chen et al. 2025).
+    # Whether to decay only the weights that the step itself moves towards 0 (Chen et al. 2025).
     cautious: bool
-    betas: Pair  # decay rates of AdamW's first and second moment
-    eps: NonNegativeFloat  # added to the square root of AdamW's second moment
+    betas: Pair  # decay rates of the first moment and of the second moment of AdamW
+    eps: NonNegativeFloat  # added to the square root of the second moment of AdamW
     lr_scale: RateFactors = field(default_factory=RateFactors)
 
     def build(self, model: "torch.nn.Module") -> "MuonAdamW":
-        """Build Muon for the trained matrices in model.blocks, and AdamW for all other trained parameters."""
+        """Build an optimizer with Muon for the trained matrices in the blocks, and AdamW for all other parameters.
+
+        Parameters that are not trained are left out.
+        """
         from gptmini.optim.groups import KINDS, sort_parameters
         from gptmini.optim.muon import MuonAdamW
 

@@ -1,9 +1,9 @@
-"""Muon on several devices: each device orthogonalizes its own matrices, and all devices get the result.
+"""Muon on several devices. Each device orthogonalizes its own matrices, and all devices get all results.
 
-Orthogonalization needs the full matrix and much computation. All matrices of one shape are divided among the devices.
-Each device owns the same number of consecutive matrices. If the division leaves a remainder, the last devices own fewer
-matrices or do not own any. The result is bit for bit the same as on one device, because every matrix is orthogonalized
-separately.
+Orthogonalization needs the full matrix and much computation. So the matrices of each shape are divided among the
+devices. Each device owns the same number of consecutive matrices. If the matrices cannot be divided evenly, the last
+devices own fewer matrices or do not own any. The result is bit for bit the same as on one device, because every matrix
+is orthogonalized separately.
 """
 
 from collections.abc import Callable
@@ -22,19 +22,22 @@ def orthogonalize_by_owner(
     placement: Placement,
     shape: tuple[int, int],
 ) -> Tensor:
-    """Orthogonalize matrices of one shape, each on the device that owns it; collective.
+    """Orthogonalize matrices of the same shape. Each matrix is orthogonalized on the device that owns it.
 
     If every device has all matrices, one all-gather distributes the results. If each device has a shard of every
-    matrix, one exchange sends the shards to the owners. A second exchange sends the results back.
+    matrix, one exchange sends the shards to the owners. A second exchange sends the results back. All devices must call
+    this function for the same matrices.
 
     Args:
-        matrices: this device's part of n matrices, (n, rows, columns).
-        orthogonalize: orthogonalizes k matrices separately, for any k above 0: (k, rows, columns) to the same shape.
-        mesh: the devices, in one dimension. All devices must call this for the same matrices.
-        placement: Replicate() if each device has all matrices; Shard(1) if it has some rows, Shard(2) if some columns.
-        shape: rows and columns of a full matrix.
+        matrices: the part of n matrices that this device has, (n, rows, columns).
+        orthogonalize: a function that orthogonalizes k matrices separately, for any k above 0. It maps an array of the
+            shape (k, rows, columns) to an array of the same shape.
+        mesh: a mesh of the devices with one dimension.
+        placement: Replicate() if each device has all matrices. Shard(1) if each device has some rows of every matrix.
+            Shard(2) if each device has some columns of every matrix.
+        shape: number of rows and number of columns of a full matrix.
 
-    Returns this device's part of the results, in the shape of matrices.
+    Returns the part of the results that belongs to this device. It has the same shape as the argument matrices.
     """
     n_rows, n_columns = shape
     whole = torch.Size((len(matrices), n_rows, n_columns))
@@ -53,6 +56,6 @@ def orthogonalize_by_owner(
     to_owners = [Shard(0)]
     own = spread(matrices, placement).redistribute(placements=to_owners).to_local()
     if len(own):
-        # A different memory layout would change the order of summation. This would change the result.
+        # A different memory layout would change the order of summation. A different order would change the result.
         own = orthogonalize(own.contiguous())  # (k, rows, columns)
     return spread(own, Shard(0)).redistribute(placements=[placement]).to_local()

@@ -1,7 +1,7 @@
-"""Learning rate schedules: pure functions from an optimizer step to a multiple of the peak learning rate.
+"""Learning rate schedules. A schedule is a pure function that maps a step to a multiple of the peak learning rate.
 
-A schedule takes a step, counted from 0, and max_steps, the number of steps of the run. If the run ends during warm-up,
-or one step after it, the rate only rises.
+A schedule takes the number of an optimizer step, counted from 0, and max_steps, the number of steps of the run. If the
+run ends during warm-up, or one step after the warm-up, the learning rate only rises.
 """
 
 import math
@@ -14,20 +14,23 @@ from gptmini.settings import STRICT, Fraction
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class _WarmedUp:
-    """The base class of schedules: warm-up and final value."""
+    """The base class of all schedules. It contains the warm-up and the final value."""
 
-    # The multiple rises linearly over these steps and is 1 on the next step.
+    # The multiple rises linearly over this number of steps. It is 1 at the next step.
     warmup_steps: NonNegativeInt
-    final_fraction: Fraction  # multiple on the last step of the run, and on any later step
+    final_fraction: Fraction  # multiple at the last step of the run, and at any later step
 
     def _warmup(self, step: int) -> float:
-        """Return the warm-up factor: a linear rise to 1 at step warmup_steps."""
+        """Return the warm-up factor. The factor rises linearly until it is 1 at step warmup_steps."""
         return min(1.0, (step + 1) / (self.warmup_steps + 1))
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class CosineSchedule(_WarmedUp):
-    """Fall from 1 to final_fraction along half a cosine (Loshchilov and Hutter 2017, without restarts)."""
+    """A schedule that falls from 1 to final_fraction along half a period of a cosine, without restarts.
+
+    Source: Loshchilov and Hutter 2017.
+    """
 
     def __call__(self, step: int, *, max_steps: int) -> float:
         """Return the multiple of the peak learning rate."""
@@ -40,7 +43,7 @@ class CosineSchedule(_WarmedUp):
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class LinearSchedule(_WarmedUp):
-    """Fall from 1 to final_fraction along a straight line."""
+    """A schedule that falls from 1 to final_fraction along a straight line."""
 
     def __call__(self, step: int, *, max_steps: int) -> float:
         """Return the multiple of the peak learning rate."""
@@ -51,8 +54,9 @@ class LinearSchedule(_WarmedUp):
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class TrapezoidSchedule(_WarmedUp):
-    """Stay at 1, then fall to final_fraction along a straight line over the last decay_fraction of all steps.
+    """A schedule that stays at 1, and then falls to final_fraction along a straight line.
 
+    The fall takes the fraction decay_fraction of all steps, at the end of the run.
     Source: Hägele et al. 2024.
     """
 
@@ -68,6 +72,6 @@ class TrapezoidSchedule(_WarmedUp):
 
 
 def _progress(step: int, max_steps: int, start: int) -> float:
-    """Return the completed fraction of the decay: 0 until step start, 1 at the last step of the run and later."""
+    """Return the fraction of the decay that is done. It is 0 until step start, and 1 from the last step of the run."""
     fraction = (step - start) / max(1, max_steps - 1 - start)
     return min(1.0, max(0.0, fraction))
