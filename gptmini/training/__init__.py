@@ -1,6 +1,7 @@
-"""Training with Lightning: module, data, callbacks, loggers, checkpoints. No other package imports Lightning.
+"""Training with Lightning. This package contains the module, the data module, callbacks, loggers and checkpoints.
 
-Each name is imported at its first use. So gptmini can check settings without importing torch and Lightning.
+No other package imports Lightning. Each name of this package is imported at its first use. So gptmini can check
+settings without importing torch and Lightning.
 """
 
 from importlib import import_module

@@ -24,18 +24,20 @@ from gptmini.user_error import UserError
 def assemble(
     settings: Settings, store: TokenStore, state: TrainingState | None = None
 ) -> tuple[GPTModule, TokenDataModule]:
-    """Build the module with the model, and the data module with batches of the store's tokens.
+    """Build the module that contains the model, and the data module that cuts batches from the tokens of the store.
 
     Args:
-        settings: settings of the run. If trainer.batch_size is auto, this function chooses a batch size for the device
-            and stores it in module.settings.batch_size. It restores the state of the callbacks.
+        settings: settings of the run. If trainer.batch_size is 'auto', this function chooses a batch size for the
+            device and stores the batch size in module.settings.batch_size. If a state is given, this function also
+            restores the state of the callbacks.
         store: the training and validation tokens.
-        state: the state to resume from, with its model; None to start from the first step.
+        state: the state to resume from, which contains the model; None to start from the first step.
 
-    Returns the module and the data for Trainer.fit.
-    Raises UserError in these cases: A seed or an optimizer setting is out of range. A split is too short for its
-    windows. The tokenizer cannot encode a prompt. The state has a different model, different tokens or more steps. The
-    model of init_from does not fit. freeze does not match any weights.
+    Returns the module and the data module for Trainer.fit.
+    Raises UserError in these cases: A seed or an optimizer setting is out of range. The training or validation split is
+    too short for one window. The tokenizer cannot encode a prompt. The state has a different model, different tokens or
+    more steps than the settings allow. The model of init_from does not fit the settings. The setting freeze does not
+    match any weights.
     """
     check_prompts(settings.callbacks, store)
     config = settings.model.with_vocab_size(store.tokenizer.n_vocab)
@@ -67,7 +69,7 @@ def assemble(
 
 
 def check_prompts(callbacks: Sequence[Callback], store: TokenStore) -> None:
-    """Raise UserError if the store's tokenizer cannot encode a prompt of a callback."""
+    """Raise UserError if the tokenizer of the store cannot encode a prompt of a callback."""
     for callback in callbacks:
         if isinstance(callback, Samples):
             callback.check(store.tokenizer)
@@ -98,21 +100,25 @@ def _check_state(
         raise UserError("the model or the tokenizer of the checkpoint differs from config.yaml")
     if state.data_fingerprint != store.fingerprint:
         raise UserError(
-            f"the tokens in {store.folder} are not the tokens that the run started with: the text has changed, or "
-            "this version of gptmini reads or encodes it differently; restore the text or the folder "
-            f"{state.data_folder}"
+            f"the tokens in {store.folder} are not the tokens that the run started with, because the text has "
+            "changed or this version of gptmini reads or encodes the text differently; restore the text or the "
+            f"folder {state.data_folder}"
         )
     if state.step > settings.max_steps:
         raise UserError(
-            f"trainer.max_steps must be at least the run's {state.step} steps, got {settings.max_steps}"
+            f"trainer.max_steps must be at least {state.step}, because the run has done {state.step} steps, "
+            f"got {settings.max_steps}"
         )
 
 
 def restore_callbacks(callbacks: Sequence[Callback], state: TrainingState) -> None:
-    """Restore the state of each callback. A user's callback that is new in a resumed run has no state and starts fresh.
+    """Restore the state of each callback.
+
+    If a user adds a callback to a resumed run, the checkpoint has no state for this callback. The callback then keeps
+    its initial state.
 
     Raises UserError if the checkpoint does not have the state of a gptmini callback, or if a callback defines
-    on_load_checkpoint. A resumed run calls only load_state_dict.
+    on_load_checkpoint. A resumed run calls only the load_state_dict of a callback.
     """
     for callback in callbacks:
         if type(callback).on_load_checkpoint is not Callback.on_load_checkpoint:
@@ -129,7 +135,7 @@ def restore_callbacks(callbacks: Sequence[Callback], state: TrainingState) -> No
 
         try:
             callback.load_state_dict(state.callbacks[callback.state_key])
-        except Exception as error:  # any class: the file may come from someone else
+        except Exception as error:  # someone else may have written the file, so catch any error
             raise UserError(
                 f"cannot restore {callback.state_key} from the checkpoint: {type(error).__name__}"
             ) from None

@@ -1,4 +1,4 @@
-"""Batches for Lightning: plain iterables that derive their position from the trainer's step."""
+"""The data module gives Lightning its batches. They are plain iterables that start at the step of the trainer."""
 
 import itertools
 from collections.abc import Callable, Iterator
@@ -25,13 +25,15 @@ CUT_AHEAD_FOR = ("cuda",)
 
 
 class TokenDataModule(L.LightningDataModule):
-    """Training batches by step and rank, and validation batches in order, divided among the ranks.
+    """The data module of a run, with the training batches and the validation batches.
+
+    The step and the rank determine each training batch. The validation batches are divided among the ranks in order.
 
     Args:
         store: the training and validation tokens.
         settings: the trainer settings; batch_size must be a number.
         context_length: number of input tokens of a window.
-        seed: seed of the order of training windows.
+        seed: seed that determines the order of the training windows.
 
     Raises UserError if the training or the validation split is too short for its windows.
     """
@@ -61,24 +63,30 @@ class TokenDataModule(L.LightningDataModule):
         self._starts(np.arange(n_in_block))  # raises UserError if a training source is too short
 
     def train_dataloader(self) -> "Batches":
-        """Return this rank's endless micro-batches (tokens, targets), int64 (B, T), starting at the trainer's step."""
+        """Return the endless micro-batches (tokens, targets) of this rank, int64 (B, T) each.
+
+        The first micro-batch belongs to the current step of the trainer.
+        """
         return Batches(self._training_batches)
 
     def val_dataloader(self) -> "Batches":
-        """Return this rank's validation batches (tokens, targets), int64 (B, T) each: every n_ranks-th batch.
+        """Return the validation batches (tokens, targets) of this rank, int64 (B, T) each.
 
-        The last batches of the split are smaller.
+        A rank gets every n_ranks-th batch. The last batches of the split are smaller than the other batches.
         """
         return Batches(self._validation_batches)
 
     def starts(self, step: int) -> list[int]:
-        """Return the start positions of the windows of a step's global batch, in the training tokens."""
+        """Return the start positions, in the training tokens, of all windows in the global batch of a step."""
         first = step * self.global_batch_size
         sequences = np.arange(first, first + self.global_batch_size, dtype=np.int64)
         return self._starts(sequences).tolist()
 
     def _starts(self, sequences: np.ndarray) -> np.ndarray:
-        """Return the window start of each sequence, int64 (n,); sequences are numbered from 0 in the run."""
+        """Return the start position of the window of each sequence, int64 (n,).
+
+        The sequences of a run are numbered from 0.
+        """
         return starts_in_sources(
             sequences,
             self.store.sources,
@@ -87,7 +95,7 @@ class TokenDataModule(L.LightningDataModule):
         )
 
     def _training_batches(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Return this rank's micro-batches, starting at the trainer's step."""
+        """Return the micro-batches of this rank. The first micro-batch belongs to the current step of the trainer."""
         tokens = self.store.tokens("train")
         first_step = self.trainer.global_step
         rank = self.trainer.global_rank
@@ -95,7 +103,7 @@ class TokenDataModule(L.LightningDataModule):
         n_micro_steps = micro_steps(self.global_batch_size, self.batch_size, n_ranks)
 
         def windows_of(number: int) -> np.ndarray:
-            """Return the windows of a micro-batch of this rank, (B, T + 1). Number 0 is at the start of first_step."""
+            """Return the windows of a micro-batch of this rank, (B, T + 1). Number 0 is the first in first_step."""
             step, micro_step = divmod(number, n_micro_steps)
             sequences = step_sequences(
                 first_step + step,
@@ -122,7 +130,7 @@ class TokenDataModule(L.LightningDataModule):
         return prefetch_batches(cut, (self.batch_size, self.context_length + 1), device)
 
     def _validation_batches(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield this rank's validation batches."""
+        """Yield the validation batches of this rank."""
         excerpts = self.store.excerpts("val", self.val_tokens)
         batches = itertools.chain.from_iterable(
             validation_windows(
@@ -154,8 +162,8 @@ def _in_step(
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield every n_ranks-th batch, starting with batch number rank.
 
-    If a rank has one batch less, it yields an additional batch without targets. Under FSDP2 all devices compute each
-    batch together, so all ranks need the same number of batches.
+    If this rank has one batch less than other ranks, also yield a batch without targets. Under FSDP2, all devices
+    compute each batch together, so all ranks need the same number of batches.
     """
     while turn := list(itertools.islice(batches, n_ranks)):
         if rank < len(turn):
@@ -165,11 +173,11 @@ def _in_step(
 
 
 class Batches:
-    """An iterable for Lightning that calls a function for each new iterator. It has no length and no state."""
+    """An iterable for Lightning that calls a function for each new iterator. An instance has no length and no state."""
 
     def __init__(self, iterate: Callable[[], Iterator[tuple[Tensor, Tensor]]]) -> None:
         self.iterate = iterate
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Return a new iterator that starts at the trainer's step."""
+        """Return a new iterator that starts at the current step of the trainer."""
         return self.iterate()

@@ -1,7 +1,8 @@
-"""Import Lightning without the hundred metrics of torchmetrics. They would take a quarter of the start-up time.
+"""Import Lightning without the hundred metrics of torchmetrics. The metrics would take a quarter of the start-up time.
 
-Lightning needs only two classes of torchmetrics, to recognise a user's metrics. But Python first runs the package's
-`__init__`. It loads every metric, and imports transformers for one of them if it is installed.
+Lightning needs only two classes of torchmetrics. It uses the two classes to recognise the metrics of a user. But Python
+first runs the `__init__` of torchmetrics. The `__init__` loads every metric. If transformers is installed, one of the
+metrics imports transformers, too.
 """
 
 import logging
@@ -12,8 +13,8 @@ from importlib.metadata import version
 from importlib.util import find_spec, module_from_spec
 from types import ModuleType
 
-# Names that Lightning imports, and their modules. The utilities must be imported before the module of Metric, because
-# the two modules import each other.
+# The names that Lightning imports from torchmetrics, and the module from which to get each name. The utilities and the
+# module of Metric import each other. So the utilities must be imported before the module of Metric.
 HOMES = {
     "Metric": "torchmetrics.utilities.checks",
     "MetricCollection": "torchmetrics.collections",
@@ -21,14 +22,18 @@ HOMES = {
 
 
 def defer_torchmetrics() -> None:
-    """Register torchmetrics without running its `__init__`. The first access to a name that is not in HOMES runs it."""
+    """Register torchmetrics without running its `__init__`.
+
+    The first access to a name that is not in HOMES runs the `__init__`.
+    """
     spec = find_spec("torchmetrics")
     if spec is None or "torchmetrics" in sys.modules:
         return
 
     package = module_from_spec(spec)
     package.__dict__["__version__"] = version("torchmetrics")
-    package.__dict__["_logger"] = logging.getLogger("torchmetrics")  # its modules import it
+    # The modules of torchmetrics import _logger.
+    package.__dict__["_logger"] = logging.getLogger("torchmetrics")
     package.__dict__["__getattr__"] = partial(_find, package)
     sys.modules["torchmetrics"] = package
 
@@ -39,7 +44,9 @@ def _find(package: ModuleType, name: str) -> object:
         try:
             return getattr(import_module(HOMES[name]), name)
         except (ImportError, AttributeError):
-            pass  # this version has a different layout: run its `__init__`, which imports in the right order
+            # This version of torchmetrics has a different layout. Run its `__init__`, because the `__init__` imports
+            # the modules in the right order.
+            pass
 
     assert package.__spec__ is not None
     assert package.__spec__.loader is not None

@@ -1,21 +1,22 @@
-"""The LightningModule: one optimizer step from its micro-batches to the logged metrics.
+"""The LightningModule. It computes each optimizer step, from the micro-batches of the step to its metrics.
 
 Lightning calls the hooks of GPTModule in this order:
 
-    on_train_batch_start         seed dropout; under FSDP2, delay the gradient reduction until the last micro-step
-    training_step                compute the loss of one micro-batch; add loss / micro-steps to step_loss
-    (Lightning)                  backward of loss / micro-steps; the last micro-step averages gradients over all ranks
-    on_before_optimizer_step     set the learning rate
-    configure_gradient_clipping  compute grad_norm and clip; all ranks agree on step_loss, not_finite and a request to
-                                 stop; make the optimizer skip a step that is not finite
-    (the optimizer)              update weights and optimizer state
-    optimizer_step               run the last micro-step, from training_step on, inside this hook. Then free the
-                                 gradients, send the metrics to the host, and read the metrics that have arrived. On a
-                                 CPU these are the metrics of this step. On a GPU they are the metrics of the previous
-                                 step, because the GPU must not wait.
-    on_train_batch_end           run the callbacks: Scalars logs step_loss and grad_norm, Stopping reports skipped
-                                 steps and stops the run, RunCheckpoints saves. Then a validation runs if it is due, or
-                                 the training ends.
+    on_train_batch_start         Seed dropout. Under FSDP2, delay the gradient reduction until the last micro-step.
+    training_step                Compute the loss of one micro-batch. Add loss / micro-steps to step_loss.
+    (Lightning)                  Run the backward pass of loss / micro-steps. The last micro-step averages the gradients
+                                 over all ranks.
+    on_before_optimizer_step     Set the learning rate.
+    configure_gradient_clipping  Compute grad_norm and clip the gradient. All ranks agree on step_loss, on not_finite
+                                 and on a stop request. Make the optimizer skip a step that is not finite.
+    (the optimizer)              Update the weights and the optimizer state.
+    optimizer_step               Run the last micro-step inside this hook, from training_step to the optimizer. Then
+                                 free the gradients, send the metrics to the host, and read the metrics that have
+                                 arrived. On a CPU, the metrics of this step have arrived. On a GPU, only the metrics of
+                                 the previous step are read, because the GPU must not wait.
+    on_train_batch_end           Run the callbacks. Scalars logs step_loss and grad_norm. Stopping reports skipped
+                                 steps and stops the run. RunCheckpoints saves a checkpoint. Afterwards, a validation
+                                 runs if it is due, or the training ends.
 """
 
 import hashlib
@@ -46,29 +47,31 @@ from gptmini.training.step_reports import StepReports
 
 
 class GPTModule(L.LightningModule):
-    """A GPT in training, with automatic optimization. The learning rate depends only on the step.
-    Dropout depends only on seed, step, micro-step and rank.
+    """A GPT in training. Lightning's automatic optimization runs its optimizer steps.
+
+    The learning rate depends only on the step. Dropout depends only on the seed, the step, the micro-step and the rank.
 
     Args:
-        model: the GPT to train. If state is given, this is the model of the state.
-        store: the tokens. Every checkpoint stores their tokenizer and folder.
+        model: the GPT to train. If a state is given, model must be the model of the state.
+        store: the tokens. Every checkpoint stores the tokenizer and the folder of the tokens.
         settings: settings of the run. trainer.batch_size must be a number. Each optimizer group must have a peak_lr.
-            The learning rate of a step is peak_lr * schedule(step, max_steps=). The module implements the precision
-            bf16_stream; Lightning's autocast implements bf16.
+            The learning rate of a step is peak_lr * schedule(step, max_steps=). This module implements the precision
+            'bf16_stream'. Lightning's autocast implements the precision 'bf16'.
         state: the state to resume from; None to start from the first step.
-        origin: path and step of the initial weights, stored in every checkpoint; None for new weights.
+        origin: the path and the step of the model that provided the initial weights; None for new weights. Every
+            checkpoint stores the origin.
 
-    Raises UserError if the optimizer rejects its settings.
+    Raises UserError if a setting of the optimizer is not valid.
     """
 
-    # Metrics of the latest optimizer step. They stay on the device, so the host does not wait for them.
-    # The mean loss over the micro-steps, in nats per token. At the end of the step it is the mean over all ranks, too.
+    # Metrics of the latest optimizer step. The metrics stay on the device, so the host does not wait for them.
+    # The mean loss over the micro-steps, in nats per token. At the end of the step, it is also the mean over all ranks.
     step_loss: Tensor
     grad_norm: Tensor  # norm of the full gradient before clipping
-    # 1.0 if the step is skipped, because the loss or gradient of some rank is not finite; else 0.0.
+    # 1.0 if the step is skipped because the loss or the gradient of some rank is not finite; otherwise 0.0.
     not_finite: Tensor
-    # Combined stop request of all ranks, (2,): the signal number, and whether the time is over. Zeros if the run has a
-    # single rank.
+    # The combined stop request of all ranks, (2,). The first value is the number of the signal. The second value is 1
+    # if the time limit is reached. Both values are 0 if the run has a single rank.
     _request: Tensor
 
     def __init__(
@@ -96,12 +99,13 @@ class GPTModule(L.LightningModule):
         # named_parameters walks through all modules. Calling it in every step would be slow.
         self.parameters_by_name = dict(model.named_parameters())
 
-        # Returns this rank's stop request: the signal number (0: no signal), and whether its time is over.
+        # Returns the stop request of this rank. The request is the number of the signal (0: no signal), and whether
+        # the rank has reached its time limit.
         self.stop_request: Callable[[], tuple[int, bool]] = lambda: (0, False)
         self.evaluation: Evaluation | None = None  # result of the latest validation
 
-        # A resumed run restores the outcomes of its steps, the latest step that was followed by a validation, and the
-        # optimizer state. The keys of the optimizer state are the parameter names in the checkpoint's state_dict.
+        # A resumed run restores its counts of bad steps, the latest step that was followed by a validation, and the
+        # optimizer state. The keys of the optimizer state are the parameter names in the state_dict of the checkpoint.
         self.step_reports = StepReports()
         self.validated_step = 0
         self.moments: Moments = {}
@@ -110,18 +114,19 @@ class GPTModule(L.LightningModule):
             self.validated_step = state.validated_step
             self.moments = state.optimizer
 
-        # Build an optimizer here too: it must reject bad settings before the run folder is created.
+        # Build an optimizer here, too. So bad settings are rejected before the run folder is created.
         self.peak_lr: float = self.make_optimizer(model).param_groups[0]["peak_lr"]
 
     def _loss_function(self) -> Callable[[Tensor, Tensor], Tensor]:
-        """Return the loss function of a micro-batch. It maps tokens and targets, (B, T) each, to a scalar.
+        """Return the function that computes the loss of a micro-batch.
 
-        Only this function is compiled, because all micro-batches have the same shape. Validation and sampling use other
-        shapes. They stay eager to avoid recompilation.
+        The function maps tokens and targets, (B, T) each, to a scalar. Only this function is compiled, because all
+        micro-batches have the same shape. Validation and sampling use other shapes. They run without compilation,
+        because each new shape would be compiled again.
         """
         counted_share = self.store.counted_share
         if self.settings.strategy == "fsdp2":
-            # distributed.shard compiles each block, and rounds weights when it gathers them.
+            # distributed.shard compiles each block. FSDP2 rounds the weights when it gathers them.
             return partial(training_loss, self.model, counted_share=counted_share)
 
         is_stream = self.precision == "bf16_stream"
@@ -132,22 +137,22 @@ class GPTModule(L.LightningModule):
             counted_share=counted_share,
         )
         if self.compiles:
-            # torch keeps at most eight graphs of a function. Drop the graphs of earlier runs in this process.
+            # torch keeps at most eight compiled graphs of a function. Drop the graphs of earlier runs in this process.
             torch.compiler.reset()
             loss = torch.compile(loss, dynamic=False, fullgraph=True)
         if not is_stream:
             return loss
 
         def without_autocast(tokens: Tensor, targets: Tensor) -> Tensor:
-            # Lightning's autocast is only for validation.
+            # With this precision, Lightning's autocast is used only for validation.
             with torch.autocast(tokens.device.type, enabled=False):
                 return loss(tokens, targets)
 
         return without_autocast
 
     def configure_model(self) -> None:
-        """Shard the weights under FSDP2. Lightning calls this when the process group exists."""
-        if self.device_mesh is None:  # another strategy
+        """Shard the weights under FSDP2. Lightning calls this method after it has created the process group."""
+        if self.device_mesh is None:  # the strategy is not FSDP2
             return
         distributed.shard(
             self.model,
@@ -158,20 +163,20 @@ class GPTModule(L.LightningModule):
         self.parameters_by_name = dict(self.model.named_parameters())
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        """Build the only optimizer, with the configured settings and the optimizer state of the resumed run."""
+        """Build the optimizer with the configured settings. In a resumed run, restore the optimizer state."""
         optimizer = self.make_optimizer(self.model)
         restore_optimizer_state(self.moments, optimizer, self.parameters_by_name)
         self.moments = {}  # the optimizer has the state now
         return optimizer
 
     def on_train_start(self) -> None:
-        """Divide Muon's work among the devices."""
+        """Divide the orthogonalization of Muon among the devices."""
         self._request = torch.zeros(2, device=self.device)  # (2,)
         (optimizer,) = self.trainer.optimizers
         distributed.share_matrices(optimizer, self.model, self.device, self.trainer.world_size)
 
     def on_train_batch_start(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
-        """Seed dropout with hash(seed, step, micro-step, rank); reduce gradients only in the last micro-step."""
+        """Seed dropout with hash(seed, step, micro-step, rank). Reduce the gradients only in the last micro-step."""
         n_micro_steps = self.trainer.accumulate_grad_batches
         micro_step = batch_idx % n_micro_steps
         distributed.before_micro_step(self.model, is_last=micro_step == n_micro_steps - 1)
@@ -183,10 +188,11 @@ class GPTModule(L.LightningModule):
         torch.manual_seed(int.from_bytes(digest, "little"))
 
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
-        """Return the loss of one micro-step, in nats per token. Lightning divides it by the number of micro-steps."""
+        """Return the loss of one micro-step in nats per token. Lightning divides it by the number of micro-steps."""
         loss = self.compute_loss(*batch)
 
-        # All micro-batches have the same number of tokens. So the loss of the step is the mean of their losses.
+        # All micro-batches have the same number of tokens. So the loss of the step is the mean of the losses of its
+        # micro-batches.
         n_micro_steps = self.trainer.accumulate_grad_batches
         share = loss.detach() / n_micro_steps
         is_first = batch_idx % n_micro_steps == 0
@@ -199,11 +205,11 @@ class GPTModule(L.LightningModule):
         set_learning_rate(optimizer, multiplier)
 
     def configure_gradient_clipping(self, optimizer: torch.optim.Optimizer, **limits: None) -> None:
-        """Clip the gradient by its global norm, keep the norm, and skip a step that is not finite.
+        """Clip the gradient by its global norm, store the norm, and skip the step if its metrics are not finite.
 
-        The optimizer reads the flag not_finite on the device, so the host does not wait. Lightning's own clipping
-        rejects a fused optimizer under mixed precision, and it drops the norm. So this method replaces it. limits are
-        Lightning's clipping settings. gptmini does not use them.
+        The optimizer reads the flag not_finite on the device, so the host does not wait. This method replaces
+        Lightning's own clipping. Lightning's clipping rejects a fused optimizer under mixed precision, and it does not
+        return the norm. The argument limits contains Lightning's clipping settings, which gptmini does not use.
         """
         parameters = self.parameters_by_name.values()
         if self.settings.gradient_clip is None:
@@ -219,11 +225,12 @@ class GPTModule(L.LightningModule):
         skip_step_if(optimizer, self.not_finite)
 
     def _agree(self) -> None:
-        """Give all ranks the mean loss. Skip a step that is bad on any rank. Stop if any rank must stop.
+        """Exchange loss, not_finite and stop request, so that all ranks have the same values.
 
-        Before this call, all ranks have the same gradient but different losses. The loss may be infinite on a single
-        rank. After this call, all ranks have the same loss and add it to the sums of their curves. So the first rank's
-        sums in a checkpoint are valid for all ranks.
+        All ranks get the mean loss. All ranks skip the step if it is bad on any rank. All ranks stop if any rank must
+        stop. Before this call, all ranks have the same gradient but different losses. The loss may be infinite on a
+        single rank. After this call, all ranks have the same loss. Each rank adds this loss to the sums of its curves.
+        A checkpoint stores only the sums of the first rank, and these sums are valid for all ranks.
         """
         on_cuda = self.device.type == "cuda"
         request = torch.tensor(self.stop_request(), dtype=self.step_loss.dtype, pin_memory=on_cuda)
@@ -231,8 +238,8 @@ class GPTModule(L.LightningModule):
         own = torch.stack((self.step_loss, self.not_finite.to(request), *request))
         own = own.unsqueeze(0)  # (1, 4)
 
-        # One collective exchanges all values. Lightning's all_gather adds a barrier, so call torch's all_gather. It
-        # exists in torch 2.11 and is not deprecated in torch 2.13.
+        # One collective exchanges all values. Lightning's all_gather adds a barrier, so call torch's all_gather.
+        # torch's all_gather exists in torch 2.11 and is not deprecated in torch 2.13.
         of_ranks = [torch.empty_like(own) for _ in range(self.trainer.world_size)]
         torch.distributed.all_gather(of_ranks, own)
         all_ranks = torch.cat(of_ranks)  # (ranks, 4)
@@ -248,7 +255,7 @@ class GPTModule(L.LightningModule):
         optimizer: torch.optim.Optimizer,
         optimizer_closure: Callable[[], object] | None = None,
     ) -> None:
-        """Step, free the gradients, and send the step's metrics to the host."""
+        """Do the optimizer step, free the gradients, and send the metrics of the step to the host."""
         super().optimizer_step(epoch, batch_idx, optimizer, optimizer_closure)
         # Lightning would keep the gradients through the next forward pass.
         optimizer.zero_grad()
@@ -259,26 +266,27 @@ class GPTModule(L.LightningModule):
         self.step_reports.send(self.trainer.global_step + 1, metrics)
 
     def on_train_batch_end(self, outputs: object, batch: object, batch_idx: int) -> None:
-        """Request a final validation after the last step, even if the step is not a multiple of val_every_steps."""
+        """Request a final validation after the last step, even if max_steps is not a multiple of val_every_steps."""
         if self.trainer.global_step >= self.settings.max_steps:
             self.trainer.should_stop = True
 
     def on_validation_epoch_start(self) -> None:
-        """Reset the sums of a validation."""
+        """Reset the sums at the start of a validation."""
         self._tally = Tally()
 
     def validation_step(
         self, batch: tuple[Tensor, Tensor], batch_idx: int
     ) -> tuple[Tensor, Tensor]:
-        """Add one batch of validation windows to the sums.
+        """Add the losses of one batch of validation windows to the sums.
 
-        Returns, for callbacks, the loss of each target in nats and the id of the likeliest token, (B, T) each.
+        Returns the loss of each target in nats, and the id of the likeliest token at each position, (B, T) each.
+        Callbacks use these values.
         """
         tokens, targets = batch
         with distributed.eagerly(self.model):
             if not targets.numel():
-                # Other devices have one more batch. Under FSDP2 all devices must compute a batch together, so this
-                # device takes part.
+                # Other devices have one more batch than this device. Under FSDP2, all devices must compute a batch
+                # together, so this device runs the model on a batch without targets.
                 self.model.hidden(tokens)
                 return targets.float(), targets
             losses, likeliest = token_losses(self.model, tokens, targets)
@@ -287,7 +295,7 @@ class GPTModule(L.LightningModule):
         return losses, likeliest
 
     def on_validation_epoch_end(self) -> None:
-        """Turn the sums of all ranks into an Evaluation, and log it for callbacks that monitor a metric."""
+        """Compute an Evaluation from the sums of all ranks, and log the results for callbacks that monitor a metric."""
         distributed.after_validation(self.model)
         tally = self._tally
         if self.trainer.world_size > 1:
@@ -301,26 +309,27 @@ class GPTModule(L.LightningModule):
         self.evaluation = tally.evaluation(tokens_per_byte)
         self.validated_step = self.trainer.global_step
 
-        # These values are for callbacks that read trainer.callback_metrics. Scalars logs to the loggers of a run.
-        # All ranks already have equal values, but without sync_dist Lightning warns that they might differ.
+        # Log these values for callbacks that read trainer.callback_metrics. The callback Scalars logs the values to the
+        # loggers of the run. All ranks already have equal values, but Lightning warns about different values on the
+        # ranks unless sync_dist is set.
         self.log("val/loss", self.evaluation.loss, logger=False, sync_dist=True)
         self.log("val/bits_per_byte", self.evaluation.bits_per_byte, logger=False, sync_dist=True)
 
     def full_model(self) -> GPT | None:
-        """Return the model with all weights on the first process, for sampling; None on the other processes.
+        """Return the model with all its weights, for sampling. Return None on all processes except the first process.
 
-        Every process must call this. Under FSDP2 the result is a copy. Otherwise it is the model itself.
+        Every process must call this method. Under FSDP2, the result is a copy. Otherwise it is the model itself.
         """
         return distributed.full_model(self.model, keep=self.trainer.is_global_zero)
 
     @property
     def latest_evaluation(self) -> Evaluation:
-        """The result of the latest validation, for callbacks that run at its end."""
+        """The result of the latest validation. Callbacks that run at the end of a validation use it."""
         assert self.evaluation is not None
         return self.evaluation
 
     def on_save_checkpoint(self, checkpoint: dict) -> None:
-        """Add the data for sampling from the file and for resuming with any number of processes. Collective."""
+        """Add the data for sampling and for resuming with any number of processes. Every process must call this."""
         self.step_reports.wait()
         origin = {} if self.origin is None else {"init_from": self.origin}
         checkpoint["gptmini"] = header(

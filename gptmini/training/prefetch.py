@@ -1,4 +1,4 @@
-"""Prefetched training batches: a thread cuts the next batch, and the copy to a GPU overlaps with the GPU's work."""
+"""Prefetch training batches. A thread cuts the next batch while the GPU computes and while a batch is copied to it."""
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -16,24 +16,25 @@ def prefetch_batches(
     """Yield endless micro-batches (tokens, targets) on a device, int64 (B, T) each.
 
     There are two buffers. While one buffer is copied to the device, a thread cuts the next windows into the other
-    buffer. A buffer has int32 windows of T + 1 tokens. They take a quarter of the bytes of int64 tokens and targets.
-    The device splits the windows and converts them to int64.
+    buffer. A buffer contains int32 windows of T + 1 tokens. These windows need only a quarter of the bytes that int64
+    tokens and targets need. The device splits the windows into tokens and targets and converts them to int64.
 
     Args:
-        cut: cut(number, array) writes the windows of micro-batch `number`, from 0, into an int32 array (B, T + 1).
-        shape: (B, T + 1).
-        device: device of the batches. For a CUDA GPU the buffers are in pinned memory.
+        cut: cut(number, array) writes the windows of one micro-batch into an int32 array (B, T + 1). The micro-batches
+            are numbered from 0.
+        shape: the shape (B, T + 1) of a buffer.
+        device: device of the batches. If the device is a CUDA GPU, the buffers are in pinned memory.
     """
     on_cuda = device.type == "cuda"
     buffers = [torch.empty(shape, dtype=torch.int32, pin_memory=on_cuda) for _ in range(2)]
-    # End of the latest copy out of each buffer; None before the first copy.
+    # For each buffer, the event that marks the end of the latest copy from the buffer; None before the first copy.
     copies: list[torch.cuda.Event | None] = [None, None]
 
     def fill(number: int) -> Tensor:
         """Cut a micro-batch into the next buffer, and return the buffer, (B, T + 1)."""
         side = number % 2
 
-        # Overwrite a buffer only after its last windows have reached the device.
+        # Overwrite a buffer only after the windows in the buffer have been copied to the device.
         copy = copies[side]
         if copy is not None:
             copy.synchronize()
@@ -52,11 +53,11 @@ def prefetch_batches(
                 copy.record()
                 copies[number % 2] = copy
 
-            # The thread cuts the next windows while the device computes on these.
+            # The thread cuts the next windows while the device computes on the current windows.
             number += 1
             filled = thread.submit(fill, number)
 
             yield split_windows(windows.long())  # (B, T) each
     finally:
-        # Do not let Ctrl-C wait for the thread. The thread ends by itself after its current micro-batch.
+        # After a Ctrl-C, do not wait for the thread. The thread ends by itself after its current micro-batch.
         thread.shutdown(wait=False, cancel_futures=True)

@@ -1,4 +1,4 @@
-"""Silence notes and warnings of Lightning and torch that no setting turns off."""
+"""Silence notes and warnings of Lightning and torch that cannot be turned off by a setting."""
 
 import logging
 import threading
@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-# Lightning's loggers; only their warnings and errors are shown.
+# Lightning's Python loggers. Of their messages, only warnings and errors are shown.
 NOISY = ("lightning.pytorch", "lightning.pytorch.utilities.rank_zero", "lightning.fabric")
 ALL_TO_ALL = "torch.distributed.tensor._collective_utils"
 
@@ -14,7 +14,7 @@ ALL_TO_ALL = "torch.distributed.tensor._collective_utils"
 def quieten_lightning() -> None:
     """Silence hints about other products, unavoidable deprecation warnings, and tracebacks of TensorBoard's thread.
 
-    This affects the entire process, unless the call is inside restore_logging().
+    This function affects the entire process, unless it is called inside a `with restore_logging()` block.
     """
     for name in NOISY:
         logging.getLogger(name).setLevel(logging.WARNING)
@@ -28,13 +28,14 @@ def quieten_lightning() -> None:
     # torch 2.13 renamed this option of DDP. torch 2.11 does not know the new name.
     warnings.filterwarnings("ignore", message=".*`broadcast_buffers` is deprecated.*")
 
-    # TensorBoard's writer thread prints a traceback for an OSError. The main thread raises the same error.
+    # If TensorBoard's writer thread gets an OSError, it prints a traceback. The main thread raises the same error, so
+    # the traceback is not needed.
     threading.excepthook = _silence_os_errors
 
 
 @contextmanager
 def restore_logging() -> Iterator[None]:
-    """Undo quieten_lightning after the with block, for a program that calls gptmini."""
+    """Undo quieten_lightning at the end of the with block, because another program may call gptmini."""
     levels = {name: logging.getLogger(name).level for name in (*NOISY, ALL_TO_ALL)}
     hook = threading.excepthook
     try:
@@ -47,6 +48,6 @@ def restore_logging() -> Iterator[None]:
 
 
 def _silence_os_errors(args: threading.ExceptHookArgs) -> None:
-    """Print the traceback of a thread's exception, unless it is an OSError."""
+    """Print the traceback of an exception in a thread, unless the exception is an OSError."""
     if not issubclass(args.exc_type, OSError):
         threading.__excepthook__(args)

@@ -1,4 +1,4 @@
-"""The checked settings of a run. They are complete before the text is read."""
+"""The checked settings of a run. All settings are checked before gptmini reads the text."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -22,14 +22,16 @@ if TYPE_CHECKING:
 
 
 def _not_latest(name: str) -> str:
-    """Return the name of a run. Raise ValueError if it is latest: that folder has links to the latest run."""
+    """Return the name of a run. Raise ValueError if the name is 'latest', because 'latest' links to the newest run."""
     if name == "latest":
-        raise ValueError("must not be latest, because runs/latest points to the latest run")
+        raise ValueError(
+            "must not be 'latest', because the link runs/latest points to the newest run"
+        )
     return name
 
 
 def _not_empty(place: str) -> str:
-    """Return a path. Raise ValueError if it is empty, because an empty path means the working folder."""
+    """Return a path. Raise ValueError if the path is empty, because an empty path means the working folder."""
     if not place:
         raise ValueError("must be a non-empty path")
     return place
@@ -43,7 +45,7 @@ SECONDS_OF = {"h": 3600, "m": 60, "s": 1}
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class RootSettings:
-    """The root keys of the configuration. If a key has a neutral value, that value is its default."""
+    """The root keys of the configuration. If a key has a neutral value, such as None, this value is its default."""
 
     seed: Seed  # seed of the initial weights, of the order of batches and of dropout
     name: Annotated[FileName, AfterValidator(_not_latest)] | None = None  # name of the run
@@ -56,7 +58,8 @@ class RootSettings:
     freeze: list[str] | str = dataclass_field(default_factory=list)
     resume: str | None = None  # a run folder to resume, or a .ckpt file in it
     console: Literal["auto", "lines", "quiet"] = "auto"
-    # Time for a new run. It decides the model sizes and the number of steps. None: the configuration decides them.
+    # Time for a new run. The time decides the model sizes and the number of steps. None: the configuration decides the
+    # model sizes and the number of steps.
     budget: PositiveFloat | Duration | None = None
 
     @property
@@ -66,7 +69,7 @@ class RootSettings:
 
     @property
     def seconds(self) -> float | None:
-        """The budget in seconds; None without a budget."""
+        """The value of budget in seconds; None if budget is None."""
         if not isinstance(self.budget, str):
             return self.budget
         parts = re.findall(r"([0-9]+)([hms])", self.budget)
@@ -74,7 +77,7 @@ class RootSettings:
 
     @property
     def frozen(self) -> list[str]:
-        """The prefixes in freeze as a list."""
+        """The prefixes in the setting freeze, as a list."""
         return [self.freeze] if isinstance(self.freeze, str) else self.freeze
 
 
@@ -92,13 +95,13 @@ class TextSettings:
 
     root: RootSettings
     tokenizer: Any = None  # builder() returns the function that builds the tokenizer
-    text: "Callable[[], Corpus] | None" = None  # opens the text
+    text: "Callable[[], Corpus] | None" = None  # function that opens the text
     # The full configuration as plain values.
     plain: Mapping[str, Any] = dataclass_field(default_factory=dict)
 
     @property
     def stored(self) -> dict[str, Any]:
-        """The configuration for config.yaml. The location of the folder is null, because the folder may be moved."""
+        """The configuration for config.yaml. The path of the run folder is null, because the folder may be moved."""
         return {**self.plain, **dict.fromkeys(keys_with("unstored"))}
 
 
@@ -112,7 +115,7 @@ class Settings(TextSettings):
     optimizer: Any  # build(model) builds the optimizer
     schedule: Callable[..., float]
     callbacks: "Sequence[Callback]"
-    # Console lines about changes for the available devices.
+    # Console lines about settings that gptmini changed to suit the available devices.
     notes: Sequence[str] = ()
-    # Returns loggers by name, or partials that still need arguments of the run.
+    # Returns a dict that maps names to loggers. A value may also be a partial that still needs arguments of the run.
     make_loggers: Callable[[], Mapping[str, Any]] = dict

@@ -1,35 +1,35 @@
-"""The outcome of each optimizer step, copied from the device to the host without stalling the device."""
+"""Copy the outcome of each optimizer step from the device to the host, without making the device wait."""
 
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-# On these devices the host reads the metrics of a step only after it has sent the next step. So the device always has
-# work.
+# On these devices, the host reads the metrics of a step only after it has sent the work of the next step to the device.
+# So the device always has work.
 LATE_FROM = ("cuda",)
 
 
 @dataclass(frozen=True)
 class StepReport:
-    """The metrics of one optimizer step on the host, over all ranks together."""
+    """The metrics of one optimizer step, on the host. The values combine the metrics of all ranks."""
 
     step: int  # optimizer steps done, including this step
-    bad: bool  # skipped, because the loss or the gradient of some rank was not finite
-    loss: float  # mean over the step's micro-steps, in nats per token
+    bad: bool  # whether the step was skipped because the loss or the gradient of some rank was not finite
+    loss: float  # mean loss over the micro-steps of the step, in nats per token
     grad_norm: float  # norm of the full gradient before clipping
     signal: int  # number of a signal that some rank received; 0: no signal
     late: bool  # whether some rank reached its time limit
-    bad_steps: int  # bad steps of the run, including this step
-    bad_steps_in_a_row: int  # bad steps since the last good step, including this step
+    bad_steps: int  # number of bad steps of the run, including this step
+    bad_steps_in_a_row: int  # number of bad steps since the last good step, including this step
 
 
 class StepReports:
-    """A queue of step metrics that are copied from the device to the host, and the outcomes of steps that have arrived.
+    """A queue of metrics that are being copied from the device to the host, and the reports of the steps that arrived.
 
     Args:
-        bad_steps: earlier bad steps of a resumed run.
-        bad_steps_in_a_row: earlier bad steps of a resumed run since its last good step.
+        bad_steps: number of bad steps that a resumed run had before it resumed.
+        bad_steps_in_a_row: number of these bad steps that came after the last good step.
     """
 
     def __init__(self, bad_steps: int = 0, bad_steps_in_a_row: int = 0) -> None:
@@ -37,19 +37,21 @@ class StepReports:
         self.bad_steps_in_a_row = bad_steps_in_a_row
         self.latest: StepReport | None = None  # report of the latest step that has arrived
         self.unreported: list[StepReport] = []  # bad steps that Stopping has not logged yet
-        # (step, metrics on the host, event that marks their arrival; None without a GPU), oldest first
+        # Tuples of the step, its metrics on the host, and the event that marks the end of the copy. The event is None
+        # if the device is not a GPU. The oldest step comes first.
         self._sent: list[tuple[int, Tensor, torch.cuda.Event | None]] = []
 
     def send(self, step: int, metrics: Tensor) -> None:
-        """Start to copy the metrics of a step to the host, and read the metrics of earlier steps.
+        """Start to copy the metrics of a step to the host, and read the metrics of all earlier steps.
 
-        Also read the metrics of this step, unless the device is in LATE_FROM.
+        If the type of the device is not in LATE_FROM, read the metrics of this step, too.
 
         Args:
-            step: optimizer steps done, including this step.
-            metrics: (5,) on the device, the fields of StepReport from bad to late.
+            step: number of optimizer steps done, including this step.
+            metrics: the fields of StepReport from bad to late, (5,) on the device.
         """
-        on_host = metrics.to("cpu", non_blocking=metrics.is_cuda)  # from a GPU: into pinned memory
+        # A copy from a GPU goes to pinned memory.
+        on_host = metrics.to("cpu", non_blocking=metrics.is_cuda)
         arrival = None
         if metrics.is_cuda:
             arrival = torch.cuda.Event()
@@ -58,11 +60,11 @@ class StepReports:
         self._receive(n_unread=1 if metrics.device.type in LATE_FROM else 0)
 
     def wait(self) -> None:
-        """Wait for the latest step, and read its metrics."""
+        """Wait until the metrics of all steps have arrived on the host, and read them."""
         self._receive(n_unread=0)
 
     def _receive(self, *, n_unread: int) -> None:
-        """Read and count all sent steps, except the latest n_unread."""
+        """Read the metrics of all sent steps except the latest n_unread steps, and count the bad steps."""
         while len(self._sent) > n_unread:
             step, metrics, arrival = self._sent.pop(0)
             if arrival is not None:

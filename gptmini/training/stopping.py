@@ -1,4 +1,4 @@
-"""Stop a run before its last step: on a signal, at the time limit, or after too many non-finite steps."""
+"""Stop a run before its last step. A signal, the time limit, or too many bad steps in a row can stop a run."""
 
 import os
 import signal
@@ -20,17 +20,17 @@ from gptmini.training.module import GPTModule
 from gptmini.training.step_reports import StepReport
 from gptmini.user_error import UserError
 
-# Number of windows in the line about a bad step. They are enough to find the text, and they fit into one line.
+# Number of windows in the line about a bad step. Eight windows are enough to find the text, and they fit into one line.
 SHOWN = 8
 # These signals stop a run after its current step. The step is saved. Windows does not have the last three signals. A
-# closing terminal sends SIGHUP. Slurm announces a job's time limit with SIGUSR1, SIGUSR2 or SIGTERM.
+# terminal that closes sends SIGHUP. Slurm announces the time limit of a job with SIGUSR1, SIGUSR2 or SIGTERM.
 SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2")
 
 
 class Stop(SystemExit):
-    """Raised by Stopping to end a run between two steps, and caught outside the training loop.
+    """An exception that Stopping raises to end a run between two steps. It is caught outside the training loop.
 
-    number is the signal's number; 0 means the time limit.
+    The attribute number is the number of the signal. 0 means that the time limit stopped the run.
     """
 
     def __init__(self, number: int) -> None:
@@ -40,39 +40,39 @@ class Stop(SystemExit):
 
 @dataclass(frozen=True, kw_only=True)
 class StopReason:
-    """How a training ended."""
+    """The reason why a training ended."""
 
     signal: int = 0  # number of the signal that stopped the run; 0: no signal
     late: bool = False  # whether the time limit stopped the run
     between_steps: bool = (
         False  # whether the run stopped between two steps; RunCheckpoints saves there if it is on
     )
-    # Calls the handler that the signal had before the run. Call this function last.
+    # Calls the handler that the signal had before the run. Call this function after everything else is done.
     call_original_handler: Callable[[], None] = lambda: None
 
     @property
     def stopped_by(self) -> str | None:
-        """What stopped the training: a signal's name or "the time limit"; None if nothing stopped it."""
+        """The name of the signal that stopped the training, or "the time limit"; None if nothing stopped it."""
         if self.signal:
             return signal.Signals(self.signal).name
         return "the time limit" if self.late else None
 
     @property
     def code(self) -> int:
-        """Exit code of the command."""
+        """The exit code of the command."""
         return 128 + self.signal if self.signal else 0
 
 
 class Stopping(L.Callback):
     """A callback that ends a run between two steps by raising Stop, on a signal or at the time limit.
 
-    A Ctrl-C after an earlier signal raises KeyboardInterrupt immediately. If the launcher of a rank is gone, the rank
+    A Ctrl-C after an earlier signal raises KeyboardInterrupt immediately. If the launcher of a rank has ended, the rank
     ends as if it had received SIGTERM. A step with a non-finite loss or gradient is a bad step. The optimizer skips bad
-    steps, and they are logged. Too many bad steps in a row raise UserError.
+    steps, and this callback logs them. After too many bad steps in a row, this callback raises UserError.
 
     Args:
-        max_seconds: time limit, counted from now; None for no limit.
-        max_bad_steps: raise UserError after this many bad steps in a row.
+        max_seconds: time limit in seconds, counted from now; None for no limit.
+        max_bad_steps: number of bad steps in a row after which this callback raises UserError.
     """
 
     def __init__(self, max_seconds: float | None, max_bad_steps: int) -> None:
@@ -81,8 +81,8 @@ class Stopping(L.Callback):
             self.deadline = time.monotonic() + max_seconds
         self.max_bad_steps = max_bad_steps
         self.signal = 0  # number of the first signal received; 0: no signal
-        self._handlers_before: dict[int, Any] = {}  # signal handlers from before the run
-        # Process that started this rank; None for a run with one process.
+        self._handlers_before: dict[int, Any] = {}  # signal handlers that were set before the run
+        # Number of the process that started this rank; None for a run with one process.
         self._parent: int | None = None
 
     def fit_until_stopped(
@@ -102,14 +102,14 @@ class Stopping(L.Callback):
         except (SystemExit, KeyboardInterrupt):
             if not self.signal:
                 raise
-            # Lightning turns a second Ctrl-C into SystemExit. It also raises SystemExit for a SIGTERM before
+            # On a second Ctrl-C, Lightning raises SystemExit. It also raises SystemExit if a SIGTERM arrives before
             # on_train_start.
             return StopReason(signal=self.signal)
         return StopReason()
 
     @contextmanager
     def catch_signals(self) -> Iterator[None]:
-        """Catch the signals inside the with block, then restore their handlers."""
+        """Catch the signals of stop_signals() inside the with block. Afterwards, restore their earlier handlers."""
         # Python allows signal handlers only in the main thread.
         if threading.current_thread() is not threading.main_thread():
             yield
@@ -124,9 +124,9 @@ class Stopping(L.Callback):
                 signal.signal(number, handler)
 
     def _pass_on(self) -> None:
-        """Call the calling program's own handler of the signal that stopped the run.
+        """Call the handler that the calling program has set for the signal that stopped the run.
 
-        Do not call Python's default handler of Ctrl-C. It would end a cleanly stopped run with a traceback.
+        Do not call Python's default handler of Ctrl-C. This handler would end a cleanly stopped run with a traceback.
         """
         handler = self._handlers_before.get(self.signal)
         if callable(handler) and handler is not signal.default_int_handler:
@@ -135,19 +135,25 @@ class Stopping(L.Callback):
     def on_sanity_check_start(self, trainer: L.Trainer, pl_module: GPTModule) -> None:
         """Replace Lightning's handler of SIGTERM, and make the sanity check count as a validation.
 
-        gptmini uses Lightning's sanity check for a validation before the first step, see build_trainer. Callbacks such
-        as EarlyStopping ignore a sanity check, so mark the trainer as validating (Lightning's issue 20985).
+        gptmini uses Lightning's sanity check to run a validation before the first step. See build_trainer. Callbacks
+        such as EarlyStopping ignore a sanity check, so mark the trainer as validating. See Lightning's issue 20985.
         """
         self._install_handlers()
         trainer.validating = True
 
     def on_fit_start(self, trainer: L.Trainer, pl_module: GPTModule) -> None:
-        """Give the module this rank's stop request, because all ranks must stop together."""
+        """Give the module the function that returns the stop request of this rank.
+
+        The module combines the requests of all ranks, because all ranks must stop together.
+        """
         pl_module.stop_request = self._own_request
         self._parent = os.getppid() if trainer.world_size > 1 else None
 
     def on_train_start(self, trainer: L.Trainer, pl_module: GPTModule) -> None:
-        """Replace Lightning's handlers, and stop if a signal arrived earlier. A time limit allows at least one step."""
+        """Replace Lightning's signal handlers, and stop if a signal has already arrived.
+
+        Do not check the time limit here, so that every run does at least one step.
+        """
         self._install_handlers()
         number, _ = self._own_request()
 
@@ -166,12 +172,12 @@ class Stopping(L.Callback):
         batch: object,
         batch_idx: int,
     ) -> None:
-        """Between two steps, report bad steps, and stop on a signal or at the time limit."""
+        """After the last micro-step of a step, report bad steps, and stop on a signal or at the time limit."""
         step_done = (batch_idx + 1) % trainer.accumulate_grad_batches == 0
         if not step_done:
             return
 
-        # All ranks must stop after the same step. The outcome of a step contains the stop requests of all ranks.
+        # All ranks must stop after the same step. The report of a step contains the stop requests of all ranks.
         if trainer.world_size == 1:
             number, late = self._own_request()
         elif pl_module.step_reports.latest is not None:
@@ -194,16 +200,20 @@ class Stopping(L.Callback):
     def on_validation_batch_end(
         self, trainer: L.Trainer, pl_module: GPTModule, *batch: object
     ) -> None:
-        """Stop inside a validation. A resumed run repeats the validation.
+        """Stop inside a validation, on a signal or at the time limit. A resumed run repeats the validation.
 
-        A run with several ranks does not stop here, because the ranks may have different numbers of batches.
+        A run with several ranks does not stop inside a validation, because its ranks may have different numbers of
+        batches.
         """
         if trainer.world_size == 1:
             number, late = self._own_request()
             _stop_if(number, late=late)
 
     def _own_request(self) -> tuple[int, bool]:
-        """Return this process's stop request: the signal number (0: no signal), and whether its time is over."""
+        """Return the stop request of this process.
+
+        The request is the number of the signal (0: no signal), and whether the process has reached the time limit.
+        """
         is_orphan = self._parent is not None and os.getppid() != self._parent
         if is_orphan and not self.signal:
             self.signal = signal.SIGTERM
@@ -222,20 +232,20 @@ class Stopping(L.Callback):
             self.signal = number
 
     def _report_bad_steps(self, trainer: L.Trainer, pl_module: GPTModule) -> None:
-        """Log each new bad step. Raise UserError after max_bad_steps in a row."""
+        """Log each new bad step. Raise UserError after max_bad_steps bad steps in a row."""
         while pl_module.step_reports.unreported:
             bad = pl_module.step_reports.unreported.pop(0)
             step = bad.step
             values = f"loss {bad.loss:.4g}, gradient norm {bad.grad_norm:.4g}"
 
             log(trainer, {"train/bad_steps": bad.bad_steps}, step=step)
-            # Lightning sets this attribute in another class. The type checker does not see this.
+            # Lightning sets trainer.datamodule in a different class, so the type checker does not know this attribute.
             data = trainer.datamodule  # pyrefly: ignore[missing-attribute]
             starts = data.starts(step - 1)
             windows = ", ".join(map(str, starts[:SHOWN])) + (" ..." if len(starts) > SHOWN else "")
             print_line(
                 trainer,
-                f"step {step} skipped: {values}; its windows start at tokens {windows} of train.bin",
+                f"step {step} skipped: {values}; the windows of this step start at tokens {windows} of train.bin",
             )
             if bad.bad_steps_in_a_row >= self.max_bad_steps:
                 self._give_up(trainer, bad, values)
@@ -244,13 +254,13 @@ class Stopping(L.Callback):
         """Raise UserError because too many steps in a row were not finite."""
         is_saved = has_checkpoint(Path(trainer.default_root_dir))
         kept = (
-            "the latest checkpoint is from before these steps"
+            "the latest checkpoint was saved before these steps"
             if is_saved
             else "no checkpoint was saved before these steps"
         )
         line = (
-            f"{bad.bad_steps_in_a_row} steps in a row had a non-finite loss or gradient, "
-            f"and the last was step {bad.step} ({values}); {kept}"
+            f"{bad.bad_steps_in_a_row} steps in a row had a non-finite loss or gradient "
+            f"(at step {bad.step}: {values}); {kept}"
         )
         print_line(trainer, line)
         raise UserError(
@@ -259,15 +269,15 @@ class Stopping(L.Callback):
 
 
 def stop_signals() -> list[signal.Signals]:
-    """Return the signals that stop a run, except signals that this system does not have or that the process ignores.
+    """Return the signals that stop a run. Leave out signals that the system does not have or that the process ignores.
 
-    The command nohup makes a process ignore SIGHUP. A shell makes background processes ignore SIGINT.
+    For example, the command nohup makes a process ignore SIGHUP. A shell makes background processes ignore SIGINT.
     """
     known = [getattr(signal, name) for name in SIGNALS if hasattr(signal, name)]
     return [number for number in known if signal.getsignal(number) != signal.SIG_IGN]
 
 
 def _stop_if(number: int, *, late: bool) -> None:
-    """Raise Stop if number is a signal (0: no signal), or if the time is over."""
+    """Raise Stop if number is the number of a signal (0: no signal), or if the time limit is reached."""
     if number or late:
         raise Stop(number)

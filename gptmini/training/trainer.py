@@ -1,4 +1,4 @@
-"""Lightning's Trainer, built for a run."""
+"""Build Lightning's Trainer for a run, and check the callbacks of a user."""
 
 import io
 from collections.abc import Sequence
@@ -22,8 +22,8 @@ from gptmini.training.trainer_settings import TrainerSettings
 from gptmini.user_error import UserError
 from gptmini.world import World, this_world
 
-# Lightning's name for each precision. With bf16_stream, GPTModule turns Lightning's autocast off for the training loss
-# and uses it only for validation.
+# Lightning's name for each precision. With the precision 'bf16_stream', GPTModule uses Lightning's autocast only for
+# validation. It turns the autocast off for the training loss.
 LIGHTNING_PRECISIONS: dict[str, Literal["32-true", "bf16-mixed"]] = {
     "fp32": "32-true",
     "bf16": "bf16-mixed",
@@ -41,11 +41,12 @@ def build_trainer(
     state: TrainingState | None = None,
     world: World | None = None,
 ) -> Trainer:
-    """Build Lightning's Trainer, which counts optimizer steps. gptmini controls batch order and checkpoint files.
+    """Build Lightning's Trainer for a run.
 
-    If a state is given, training starts at its step. The saved state of Lightning's loops is not restored. The loops
-    need only two counters, and both follow from the step. So a resumed run may use different devices and a different
-    batch_size.
+    The Trainer counts the optimizer steps. gptmini itself determines the order of the batches and the checkpoint files.
+    If a state is given, training starts at the step of the state. gptmini does not restore the saved state of
+    Lightning's loops. The loops need only two counters, and gptmini computes the two counters from the step. So a
+    resumed run may use different devices and a different batch_size.
 
     Args:
         settings: settings of the run.
@@ -54,9 +55,9 @@ def build_trainer(
         callbacks: callbacks in addition to the callbacks of the settings.
         loggers: loggers of the run. Each logger receives every scalar.
         state: the state that assemble accepted; None to start from the first step.
-        world: this process's rank and the ranks of the run; None to read them from the environment.
+        world: the rank of this process and the ranks of the run; None to read the ranks from the environment.
     """
-    trainer_settings = module.settings  # their batch_size is a number
+    trainer_settings = module.settings  # in these settings, batch_size is a number
     device = settings.hardware.device
     callbacks = [*settings.callbacks, *callbacks]
     n_micro_steps = trainer_settings.n_micro_steps
@@ -73,15 +74,15 @@ def build_trainer(
         devices=trainer_settings.devices_here,
         num_nodes=trainer_settings.n_ranks // trainer_settings.devices_here,
         strategy=_strategy_of(trainer_settings, device),
-        # FSDP2 rounds weights itself when it gathers them.
+        # FSDP2 itself rounds the weights when it gathers them, so Lightning must not use autocast.
         precision="32-true" if is_fsdp2 else LIGHTNING_PRECISIONS[settings.hardware.precision],
-        inference_mode=not is_fsdp2,  # inference mode bypasses the hooks that gather weights
+        inference_mode=not is_fsdp2,  # inference mode skips the hooks that gather weights
         max_steps=trainer_settings.max_steps,
         max_epochs=-1,
         accumulate_grad_batches=n_micro_steps,
         val_check_interval=trainer_settings.val_every_steps * n_micro_steps,  # in micro-steps
         check_val_every_n_epoch=None,
-        # The sanity check is Lightning's validation before the first step; -1 means all batches.
+        # Lightning's validation before the first step is called the sanity check. -1 means all batches.
         num_sanity_val_steps=-1 if validate_first else 0,
         logger=list(loggers),
         callbacks=_checkpoints_last(callbacks),
@@ -93,13 +94,14 @@ def build_trainer(
         use_distributed_sampler=False,
     )
 
-    # Lightning broadcasts a SIGTERM to all ranks in every micro-step, and waits for it (Lightning's issue 21487).
-    # Stopping replaces this broadcast with one exchange per step. Lightning 2.6 has no setting to turn it off.
+    # In every micro-step, Lightning broadcasts to all ranks whether a SIGTERM has arrived, and waits for the broadcast.
+    # See Lightning's issue 21487. gptmini exchanges stop requests only once per step instead. Lightning 2.6 has no
+    # setting to turn the broadcast off.
     loop = trainer.fit_loop.epoch_loop
     loop._broadcast_sigterm_tensor = lambda: None
 
-    # Lightning's Trainer has no setting for the first step (Lightning's issue 730), but its loop can load a state. Set
-    # its counters of finished micro-steps and optimizer steps. They follow from the step.
+    # Lightning's Trainer has no setting for the first step. See Lightning's issue 730. But the loop of the Trainer can
+    # load a state. So set the loop's counters of finished micro-steps and finished optimizer steps.
     counters = loop.state_dict()
     counters["batch_progress"]["total"]["ready"] = step * n_micro_steps
     optimizer = counters["automatic_optimization.optim_progress"]["optimizer"]
@@ -128,13 +130,14 @@ def _strategy_of(settings: TrainerSettings, device: str) -> Strategy | str:
     is_distributed = settings.n_ranks > 1 or settings.strategy == "ddp"
     if not is_distributed:
         return "auto"
-    # The model's only buffers are constant tables. Broadcasting them before each forward pass would make processes wait
-    # for each other in a validation. There, one process may have one more batch than another process.
+    # The only buffers of the model are constant tables. If DDP broadcast the buffers before each forward pass, the
+    # processes would wait for each other in a validation. But in a validation, one process may have one more batch than
+    # another process.
     return DDPStrategy(timeout=timeout, broadcast_buffers=False)
 
 
 def _checkpoints_last(callbacks: Sequence[Callback]) -> list[Callback]:
-    """Return the callbacks with RunCheckpoints last, so that a step is logged before it is saved."""
+    """Return the callbacks in an order in which RunCheckpoints is last. So each step is logged before it is saved."""
     return sorted(callbacks, key=lambda callback: isinstance(callback, RunCheckpoints))
 
 
@@ -143,11 +146,12 @@ def _has_one_of(callbacks: Sequence[Callback], kind: type) -> bool:
 
 
 def check_callback(name: str, callback: object) -> Callback:
-    """Return the object of callbacks.NAME if it is a callback with a state that can be saved.
+    """Return the object of callbacks.NAME if it is a callback with a state that a checkpoint can store.
 
-    Checkpoints are read with torch's weights_only. It does not run code and allows only tensors and plain values.
+    Checkpoints are read with torch's option weights_only. This option prevents that a checkpoint runs code, and it
+    allows only tensors and plain values.
 
-    Raises UserError if the object is not a Lightning callback, or if its state contains other values.
+    Raises UserError if the object is not a Lightning callback, or if its state contains values that are not allowed.
     """
     if not isinstance(callback, Callback):
         raise UserError(f"callbacks.{name} must be a lightning.Callback, got {callback!r}")
@@ -158,7 +162,7 @@ def check_callback(name: str, callback: object) -> Callback:
         torch.save(state, file)
         file.seek(0)
         torch.load(file, weights_only=True)
-    except Exception as error:  # any class: the values are not gptmini's
+    except Exception as error:  # the values belong to the user, so catch any class of error
         raise UserError(
             f"cannot save the state of {type(callback).__name__} in a checkpoint: "
             f"{type(error).__name__}; its state_dict must return only tensors and plain values"

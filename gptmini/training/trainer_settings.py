@@ -1,4 +1,4 @@
-"""The trainer settings: duration, batch sizes and devices of a training run."""
+"""The trainer settings. They determine the duration, the batch sizes and the devices of a training run."""
 
 import math
 from dataclasses import replace
@@ -11,33 +11,33 @@ from gptmini.settings import STRICT
 from gptmini.user_error import UserError
 from gptmini.world import World
 
-MOST_THREADS = 1024  # torch starts any number of threads, until the system fails
-# Maximum number of sequences in a step. If a run also has at most this number of steps, all its sequence numbers fit
-# into 64 bits.
+MOST_THREADS = 1024  # torch itself has no limit, and too many threads make the system fail
+# Maximum number of sequences in a step. If a run also has at most 2^31 steps, all numbers of its sequences fit into
+# 64 bits.
 LARGEST_BATCH = 2**31
-LONGEST_TIMEOUT = 86400 * 7  # a week, in seconds; a larger value is probably in the wrong unit
+LONGEST_TIMEOUT = 86400 * 7  # a week, in seconds; a user who sets more probably used a wrong unit
 SECONDS_OF_UNITS = (86400, 3600, 60, 1)  # seconds of a day, an hour, a minute and a second
 
-# A time as [[DD:]HH:]MM:SS.
+# A time in the form [[DD:]HH:]MM:SS.
 Clock = Annotated[str, Field(pattern=r"^([0-9]{1,6}:){1,3}[0-9]{1,6}$")]
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class TrainerSettings:
-    """The configuration's trainer group.
+    """The group trainer of the configuration.
 
-    Raises pydantic.ValidationError, a ValueError, if a value has the wrong type or is out of range, or if the global
-    batch does not divide evenly.
+    Raises pydantic.ValidationError, a subclass of ValueError, if a value has the wrong type or is out of range, or if
+    the global batch cannot be divided evenly into devices and micro-steps.
     """
 
-    max_steps: PositiveInt  # optimizer steps
+    max_steps: PositiveInt  # number of optimizer steps
     # Time limit of this process; None for no limit. A number is in seconds.
     max_time: PositiveFloat | Clock | None
     # Stop after this many steps in a row with a non-finite loss or gradient.
     max_bad_steps: PositiveInt
     # Sequences per optimizer step, over all devices and micro-steps.
     global_batch_size: Annotated[int, Field(ge=1, le=LARGEST_BATCH)]
-    # Sequences per device and micro-step; auto: see choose_batch_size.
+    # Sequences per device and micro-step. If this is 'auto', choose_batch_size chooses the number.
     batch_size: PositiveInt | Literal["auto"]
     # Maximum norm of the full gradient; None for no limit.
     gradient_clip: PositiveFloat | None
@@ -45,13 +45,13 @@ class TrainerSettings:
     val_every_steps: PositiveInt
     val_tokens: PositiveInt | None  # maximum tokens to validate on; None for the entire split
     device: Literal["auto", "cpu", "cuda", "mps"]
-    # Devices per machine; on the CPU, processes per machine; auto: see placed.
+    # Devices per machine. On the CPU, this is the number of processes per machine. placed() replaces 'auto'.
     devices: PositiveInt | Literal["auto"]
-    num_nodes: PositiveInt | Literal["auto"]  # machines; auto: see placed
+    num_nodes: PositiveInt | Literal["auto"]  # number of machines; placed() replaces 'auto'
     strategy: Literal["auto", "ddp", "fsdp2"]
     # Whether to recompute each block's activations in the backward pass instead of storing them.
     checkpoint_activations: bool
-    # Seconds that a process waits for another process.
+    # Maximum number of seconds that a process waits for another process.
     timeout: Annotated[float, Field(gt=0, le=LONGEST_TIMEOUT)]
     # Whether to save and requeue the job when Slurm signals the time limit.
     requeue: bool
@@ -72,15 +72,16 @@ class TrainerSettings:
         return self
 
     def placed(self, world: World) -> "TrainerSettings":
-        """Return the settings, with auto replaced by the numbers of devices and machines in the world.
+        """Return the settings in which devices and num_nodes are numbers. The world provides the numbers for 'auto'.
 
-        Raises UserError if torchrun or srun started a different number of ranks, if num_nodes is above 1 without a
-        launcher, or if the global batch does not divide evenly.
+        Raises UserError if torchrun or srun started a different number of ranks. Raises UserError if num_nodes is above
+        1 but neither torchrun nor srun started this process. Raises UserError if the global batch cannot be divided
+        evenly into devices and micro-steps.
         """
         if world.tasks_without_srun > 1 and self.devices == "auto":
             raise UserError(
                 f"this Slurm job has {world.tasks_without_srun} tasks, but gptmini was started without srun; "
-                "run: srun gptmini train ..., or set trainer.devices to use only this machine"
+                "run: srun gptmini train ..., or set trainer.devices=N to use only this machine"
             )
 
         placed = replace(
@@ -97,14 +98,15 @@ class TrainerSettings:
         is_other = (placed.devices, placed.num_nodes) != here or placed.n_ranks != world.size
         if world.launcher is not None and is_other:
             raise UserError(
-                f"{world.launcher} started {world.size} ranks, {world.devices} of them on this machine, but got "
-                f"{asked}; omit both keys, and start the same number of ranks on every machine"
+                f"{world.launcher} started {world.size} ranks in total and {world.devices} ranks on this machine, "
+                f"but the settings are {asked}; omit trainer.devices and trainer.num_nodes, "
+                "and start the same number of ranks on every machine"
             )
         return placed
 
     @property
     def max_seconds(self) -> float | None:
-        """max_time in seconds; None for no limit."""
+        """The value of max_time in seconds; None for no limit."""
         if not isinstance(self.max_time, str):
             return self.max_time
 
@@ -114,34 +116,40 @@ class TrainerSettings:
 
     @property
     def devices_here(self) -> int:
-        """devices as a number; only for settings that placed() returned."""
+        """The value of devices as a number. Use this only with settings that placed() returned."""
         assert isinstance(self.devices, int)
         return self.devices
 
     @property
     def n_ranks(self) -> int:
-        """Number of processes on all machines, each with one device; only for settings that placed() returned."""
+        """The number of processes on all machines. Each process has one device.
+
+        Use this only with settings that placed() returned.
+        """
         assert isinstance(self.num_nodes, int)
         return self.devices_here * self.num_nodes
 
     @property
     def micro_batch_size(self) -> int:
-        """batch_size as a number; only for the settings of a module, in which assemble() has replaced auto."""
+        """The value of batch_size as a number.
+
+        Use this only with the settings of a module, because assemble() replaces 'auto' in these settings.
+        """
         assert isinstance(self.batch_size, int)
         return self.batch_size
 
     @property
     def n_micro_steps(self) -> int:
-        """Micro-steps per optimizer step on each device."""
+        """The number of micro-steps per optimizer step on each device."""
         return micro_steps(self.global_batch_size, self.micro_batch_size, self.n_ranks)
 
     def validation_due(self, step: int) -> bool:
-        """Return whether a validation follows after `step` optimizer steps."""
+        """Return whether a validation runs after optimizer step number `step`."""
         return step % self.val_every_steps == 0 or step == self.max_steps
 
 
 def micro_steps(global_batch_size: int, batch_size: int, n_ranks: int) -> int:
-    """Return the micro-steps of one optimizer step on each rank: global_batch_size / (batch_size * n_ranks).
+    """Return the number of micro-steps per optimizer step on each rank: global_batch_size / (batch_size * n_ranks).
 
     Raises UserError if the result is not a whole number.
     """
@@ -157,8 +165,7 @@ def micro_steps(global_batch_size: int, batch_size: int, n_ranks: int) -> int:
 
 
 def sequences_per_rank(global_batch_size: int, n_ranks: int) -> int:
-    """Return the sequences of a global batch on each device: global_batch_size / n_ranks.
-
+    """Return the number of sequences of a global batch that each device gets: global_batch_size / n_ranks.
     Raises UserError if the result is not a whole number.
     """
     if global_batch_size % n_ranks:

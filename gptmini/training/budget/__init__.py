@@ -1,1 +1,1 @@
-"""The choices of budget=: a scaling law, the search for model sizes, and timing of steps."""
+"""Choose the model sizes and the number of steps for budget=, by a scaling law, a search and measured step times."""

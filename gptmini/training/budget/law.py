@@ -1,4 +1,4 @@
-"""The scaling law that budget= uses, and the text and model sizes that it depends on."""
+"""The scaling law that budget= uses, and the sizes of the text and the model, on which the law depends."""
 
 import math
 from dataclasses import dataclass
@@ -21,11 +21,12 @@ class Text:
 
     @classmethod
     def in_pairs(cls, n_bytes: int, width: int) -> "Text":
-        """Estimate the tokens of an unprepared text, with a BPE vocabulary that suits the text and the model's width.
+        """Estimate the number of tokens of a text that is not prepared yet.
 
-        The vocabulary has 2,000 tokens for a text of 200 KB and 8,000 tokens for 20 MB. It has more than 8,000 tokens
-        only for widths above 200. A smaller vocabulary gives more tokens per text. In a larger vocabulary, each token
-        is too rare, and a narrow model spends too much time on the vocabulary.
+        The estimate assumes a BPE vocabulary that suits the text and the width of the model. The vocabulary has 2,000
+        tokens for a text of 200 KB and 8,000 tokens for a text of 20 MB. The vocabulary has more than 8,000 tokens only
+        for widths above 200. With a smaller vocabulary, the same text has more tokens. With a larger vocabulary, each
+        token is too rare, and a narrow model spends too much time on the vocabulary.
         """
         wanted = min(2000 * (n_bytes / 200e3) ** 0.3, max(8000, 50 * width))
         n_vocab = min(VOCABULARIES, key=lambda n_vocab: abs(math.log(n_vocab / wanted)))
@@ -35,7 +36,7 @@ class Text:
 
     @classmethod
     def of(cls, store: TokenStore) -> "Text":
-        """Measure a prepared text."""
+        """Return the size of a prepared text."""
         return cls(
             n_bytes=store.n_bytes("train"),
             n_vocab=store.tokenizer.n_vocab,
@@ -47,13 +48,13 @@ def predicted_loss(n_weights: int, n_bytes: float, n_vocab: int) -> float:
     """Predict the final loss of a run in bits per byte. Use the law only to rank runs on the same text.
 
     Args:
-        n_weights: weights in the blocks of the model.
-        n_bytes: bytes of text that the run trains on. Repeated passes count, too.
+        n_weights: number of weights in the blocks of the model.
+        n_bytes: bytes of text that the run trains on. If the run repeats the text, each repetition counts, too.
         n_vocab: vocabulary size of the tokenizer.
 
-    scripts/benchmarks/budget.py fitted the law to 38 runs of 20 to 180 s on two cores, on 20 MB of manual pages. Its
-    relative errors there have a root mean square of 1.8 % and a maximum of 3.9 %. The law has the form of
-    equation 2 of Hoffmann et al. 2022, and an additional term for the vocabulary.
+    scripts/benchmarks/budget.py fitted the law to 38 runs. Each run took 20 to 180 s on two cores and trained on 20 MB
+    of manual pages. The relative errors of the law on these runs have a root mean square of 1.8 % and a maximum of
+    3.9 %. The law has the form of equation 2 of Hoffmann et al. 2022. It has an additional term for the vocabulary.
     """
     return (
         0.195
@@ -64,15 +65,17 @@ def predicted_loss(n_weights: int, n_bytes: float, n_vocab: int) -> float:
 
 
 def n_block_weights(config: GPTConfig) -> int:
-    """Return the number of weights in a model's blocks."""
+    """Return the number of weights in the blocks of a model."""
     blocks = meta_gpt(config).blocks
     return sum(weight.numel() for block in blocks for weight in block.parameters())
 
 
 def sizes_for_width(width: int, n_heads: int | None = None) -> dict[str, int]:
-    """Return the model sizes for a width, by the field names of ModelSettings. If n_heads is None, choose it.
+    """Return the model sizes for a width. The keys of the result are field names of ModelSettings.
 
-    The head width is 32 below a width of 512, and 64 otherwise. It is larger if it would not divide the width evenly.
+    If n_heads is None, this function chooses the number of heads. Each head then has a width of 32 if the width of the
+    model is below 512, and a width of 64 otherwise. Heads are wider if this width would not divide the width of the
+    model evenly.
     """
     if n_heads is None:
         d_head = 32 if width < 512 else 64
@@ -82,6 +85,6 @@ def sizes_for_width(width: int, n_heads: int | None = None) -> dict[str, int]:
         "n_layers": max(2, round(width / 80)),
         "n_heads": n_heads,
         "n_kv_heads": n_heads // 2 if n_heads % 2 == 0 else n_heads,
-        # Three matrices with this d_ff are as large as two matrices with 4 * width.
+        # An MLP with three matrices and this d_ff has as many weights as an MLP with two matrices and d_ff = 4 * width.
         "d_ff": 8 * round(width / 3),
     }

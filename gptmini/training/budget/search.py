@@ -1,8 +1,8 @@
-"""The search behind budget=: find the sizes and steps of the best model for a text, in the time on this machine.
+"""The search behind budget=. It finds the best model that this machine can train on a text in a given time.
 
-The search trains models of increasing width for a few steps each, to find how many steps fit into the time. A scaling
-law predicts the final loss of each model. The search stops when the predicted loss rises. All other settings follow
-from the width, the text and the number of steps.
+The search trains models of increasing width for a few steps each. So it measures how many steps fit into the time. A
+scaling law predicts the final loss of each model. The search stops when the predicted loss rises. The width, the text
+and the number of steps determine all other settings.
 """
 
 import math
@@ -21,11 +21,11 @@ from gptmini.training.budget.timing import MEASURED_SHARE, times_of_steps
 from gptmini.training.devices.batch_size import choose_batch_size
 from gptmini.training.trainer_settings import TrainerSettings, micro_steps
 
-# Widths to compare. A width of 64 is too small: on three texts, its loss after 60 s was 0.2 to 1.3 % higher than with a
-# width of 96.
+# Widths that the search compares. A width of 64 is too small. On three texts, the loss after 60 s was 0.2 to 1.3 %
+# higher with a width of 64 than with a width of 96.
 WIDTHS = (96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048)
-# (context_length, global_batch_size). The search takes the first pair for which at most MANY_STEPS
-# steps fit into the time.
+# Pairs of context_length and global_batch_size. The search uses the first pair for which at most MANY_STEPS steps fit
+# into the time.
 STEPS_OF = (
     (128, 16),
     (256, 16),
@@ -39,41 +39,43 @@ STEPS_OF = (
 )
 MANY_STEPS = 2000
 
-# Maximum number of passes over a text. Up to four passes, repeated text is nearly as good as new text. Source:
-# Muennighoff et al. 2023, "Scaling Data-Constrained Language Models".
+# Maximum number of passes over a text. For up to four passes, training on the same text again is nearly as good as
+# training on new text. Source: Muennighoff et al. 2023, "Scaling Data-Constrained Language Models".
 MOST_PASSES = 4.0
-# Minimum number of steps, if the time allows. On a very small text, four passes are not enough to train a model.
+# Minimum number of steps, if they fit into the time. On a very small text, four passes are not enough to train a model.
 LEAST_STEPS = 100
-# Maximum number of weights in the blocks per byte of text. More weights did not improve the loss on a text of 200 KB.
+# Maximum number of weights in the blocks for each byte of text. More weights did not improve the loss on a text of
+# 200 KB.
 MOST_WEIGHTS = 8.0
-# Dropout of a model with more weights in its blocks than bytes in the text. Without dropout it would overfit.
+# Dropout of a model if its blocks have more weights than the text has bytes. Without dropout, this model would overfit.
 DROPOUT = 0.1
 
-# Rounds of measurements. There are two, so that a short slowdown of the machine does not change the choice.
+# Number of rounds of measurements. With two rounds, a short slowdown of the machine does not change the choice.
 TURNS = 2
 
 
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
-    """A model that budget= may choose, with its predicted loss."""
+    """A model that budget= may choose, and the predicted loss of this model."""
 
     config: GPTConfig
     global_batch_size: int
-    n_steps: float  # useful steps that fit into the time
-    loss: float  # predicted by the law, in bits per byte
+    n_steps: float  # number of useful steps that fit into the time
+    loss: float  # loss that the law predicts, in bits per byte
 
 
 @dataclass(frozen=True, kw_only=True)
 class Search:
-    """A search for the best model in a given time. It changes only open keys of the settings.
+    """A search for the best model in a given time. The search changes only the settings whose keys are open.
 
     Args:
         model: settings of the model.
         trainer: settings of the trainer.
-        make_optimizer: builds the optimizer of a model.
+        make_optimizer: a function that builds the optimizer of a model.
         hardware: device and precision of training.
-        is_open: whether the search may choose a key, such as model.d_model.
-        seconds: training time.
+        is_open: a function that returns whether a key is open, for example model.d_model. The search may choose the
+            value of an open key.
+        seconds: training time in seconds.
     """
 
     model: ModelSettings
@@ -82,21 +84,21 @@ class Search:
     hardware: Hardware
     is_open: Callable[[str], bool]
     seconds: float
-    # Seconds of the fastest step so far, by model and global batch size.
+    # Seconds that the fastest step has taken so far, for each model and each global batch size.
     fastest: dict[tuple[GPTConfig, int], float] = field(default_factory=dict, init=False)
 
     def candidates(self, text_of: Callable[[int], Text]) -> list[Candidate]:
         """Return candidates in order of increasing width. Stop after the first candidate that is not the best so far.
 
-        text_of returns the size of the text for a width. The vocabulary may depend on the width.
-        Raises pydantic.ValidationError if no width fits the keys that are not open.
+        The function text_of returns the size of the text for a width, because the vocabulary may depend on the width.
+        Raises pydantic.ValidationError if no width fits the values of the keys that are not open.
         """
         for _ in range(TURNS - 1):
             self._turn(text_of)
         return self._turn(text_of)
 
     def _turn(self, text_of: Callable[[int], Text]) -> list[Candidate]:
-        """Measure the candidates once, in increasing width, and return them."""
+        """Measure each candidate once, in order of increasing width. Return the candidates."""
         widths = WIDTHS if self.is_open("model.d_model") else (self.model.d_model,)
         found: list[Candidate] = []
         for width in widths:
@@ -119,7 +121,7 @@ class Search:
         return found
 
     def _candidate(self, text: Text, config: GPTConfig, n_weights: int) -> Candidate:
-        """Return the candidate for a model, with a number of tokens per step that suits the time."""
+        """Return the candidate for a model. Choose a number of tokens per step that suits the time."""
         dropout = DROPOUT if n_weights > text.n_bytes else 0.0
         tokens_a_step = 0
         for context_length, batch_size in STEPS_OF:
@@ -133,7 +135,8 @@ class Search:
             if tokens_a_step == before:
                 continue
 
-            # If more than MANY_STEPS steps fitted into the time in an earlier turn, do not measure these sizes again.
+            # In an earlier round, more than MANY_STEPS steps may have fitted into the time. Then do not measure these
+            # sizes again.
             sizes = (config, trainer.global_batch_size)
             known = self.fastest.get(sizes, math.inf)
             if self.seconds / known <= MANY_STEPS:
@@ -152,18 +155,21 @@ class Search:
         )
 
     def most_steps(self, text: Text, tokens_a_step: int) -> float:
-        """Return the maximum number of steps: trainer.max_steps if fixed, otherwise the number of useful steps."""
+        """Return the maximum number of steps.
+
+        This is trainer.max_steps if the key is not open. Otherwise it is the number of useful steps.
+        """
         if not self.is_open("trainer.max_steps"):
             return self.trainer.max_steps
         worth_it = MOST_PASSES * text.n_bytes / text.bytes_per_token / tokens_a_step
         return max(LEAST_STEPS, worth_it)
 
     def _open(self, group: str, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the values of a group's open keys."""
+        """Return only the values whose keys in the group are open."""
         return {name: value for name, value in values.items() if self.is_open(f"{group}.{name}")}
 
     def _seconds_a_step(self, config: GPTConfig, trainer: TrainerSettings) -> float:
-        """Run a few optimizer steps of a new model, and return the seconds of the fastest step."""
+        """Run a few optimizer steps of a new model. Return the seconds that the fastest step took."""
         model = new_gpt(config, seed=0)
         batch_size = choose_batch_size(
             model,

@@ -1,4 +1,4 @@
-"""Measure the time of optimizer steps, and compute how many steps fit into a given time."""
+"""Measure how long optimizer steps take, and compute how many steps fit into a given time."""
 
 import math
 import statistics
@@ -11,21 +11,22 @@ from gptmini.hardware import Hardware, clock
 from gptmini.model import GPT
 from gptmini.training.module import GPTModule
 
-# Seconds of a run outside its steps and validations: before the command starts its clock, and at the end.
+# Seconds that a run needs in addition to its steps and validations. They pass before the command starts its clock, and
+# at the end of the run.
 AROUND = 2.5
-# Seconds that a validation takes for its sample and its images.
+# Seconds that a validation needs for its sample and its images.
 SAMPLED = 0.5
-# Maximum time for validations, as a fraction of the run's time, and maximum number of validations. The last step is
-# always followed by a validation.
+# Maximum time for all validations, as a fraction of the time of the run, and maximum number of validations. A
+# validation always follows the last step.
 VALIDATED_SHARE = 0.05
 MOST_VALIDATIONS = 20
-# Number of steps to measure per model and turn, after a warm-up step. Measure fewer steps if they would take more than
-# the fraction MEASURED_SHARE of the time.
+# Number of steps to measure per model and round, after a warm-up step. Measure fewer steps if the steps would take more
+# than the fraction MEASURED_SHARE of the time.
 MEASURED_STEPS = 2
 MEASURED_SHARE = 0.1
-# Fraction of the time for measuring the chosen model. The speed of many machines changes every few seconds.
+# Fraction of the time that is used to measure the chosen model. The speed of many machines changes every few seconds.
 CHOSEN_SHARE = 0.03
-# Maximum seconds for measuring the chosen model. They are enough to average over such changes.
+# Maximum number of seconds to measure the chosen model. This is enough to average over changes of the speed.
 CHOSEN_SECONDS = 60.0
 
 
@@ -40,17 +41,18 @@ def times_of_steps(
     least: float,
     most: float,
 ) -> list[float]:
-    """Run a warm-up step and then a few optimizer steps. Return the seconds of each step after the warm-up step.
+    """Run a warm-up step and then a few optimizer steps. Return the seconds that each step after the warm-up took.
 
     Args:
-        model: the model on its device. It is trained on random tokens; discard it afterwards.
-        compute_loss: returns the loss of a micro-step's tokens and targets, (B, T) each.
-        optimizer: the model's optimizer.
+        model: the model on its device. The model is trained on random tokens; discard the model afterwards.
+        compute_loss: a function that returns the loss of a micro-step from its tokens and targets, (B, T) each.
+        optimizer: the optimizer of the model.
         batch_size: sequences per micro-step.
         n_micro_steps: micro-steps per optimizer step.
         is_bf16: whether to use autocast with bfloat16.
-        least: measure for at least this many seconds, and at least MEASURED_STEPS steps.
-        most: do not start another step after this many seconds. But measure at least one step.
+        least: minimum number of seconds to measure. At least MEASURED_STEPS steps are measured, too.
+        most: number of seconds after which no other step starts. At least one step is measured, even if it takes
+            longer.
     """
     device = model.embedding.weight.device
     shape = (batch_size, model.config.context_length)
@@ -73,12 +75,16 @@ def times_of_steps(
 
 
 def has_enough(times: Sequence[float], least: float) -> bool:
-    """Return whether there are at least MEASURED_STEPS times and their sum is at least `least` seconds."""
+    """Return whether there are at least MEASURED_STEPS times and the sum of the times is at least `least` seconds."""
     return len(times) >= MEASURED_STEPS and sum(times) >= least
 
 
 def seconds_of_run(module: GPTModule, hardware: Hardware, *, seconds: float) -> float:
-    """Return the median seconds of an optimizer step in a run of `seconds` seconds. Discard the module afterwards."""
+    """Measure optimizer steps, and return the median number of seconds that a step takes.
+
+    The run itself will take `seconds` seconds. This function measures for a fraction of this time. It trains the model
+    of the module on random tokens; discard the module afterwards.
+    """
     settings = module.settings
     model = module.model.to(hardware.device)
 
@@ -98,17 +104,17 @@ def seconds_of_run(module: GPTModule, hardware: Hardware, *, seconds: float) -> 
 def steps_that_fit(
     seconds: float, seconds_a_step: float, *, most: float, tokens_a_step: int, n_val_tokens: int
 ) -> tuple[int, int]:
-    """Return how many steps fit into a time together with their validations, and the steps between two validations.
+    """Return how many steps and their validations fit into a time, and the number of steps between two validations.
 
-    A validation has no backward pass. It takes a third of the time of training on the same number of tokens, plus the
-    time for its sample.
+    A validation has no backward pass. So it takes a third of the time that training on the same number of tokens takes,
+    plus the time for its sample.
 
     Args:
-        seconds: time for steps and validations.
+        seconds: time for all steps and validations.
         seconds_a_step: seconds per step.
         most: maximum number of steps of the run.
-        tokens_a_step: training tokens per step.
-        n_val_tokens: tokens per validation.
+        tokens_a_step: number of training tokens per step.
+        n_val_tokens: number of tokens per validation.
     """
     of_validation = seconds_a_step * n_val_tokens / tokens_a_step / 3 + SAMPLED
     n_validations = max(1, int(min(MOST_VALIDATIONS, VALIDATED_SHARE * seconds / of_validation)))

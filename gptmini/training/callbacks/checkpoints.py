@@ -1,4 +1,4 @@
-"""The checkpoints of a run: best.ckpt, last.ckpt and previous.ckpt, and when they are saved."""
+"""Save the checkpoints of a run. They are best.ckpt, last.ckpt and previous.ckpt."""
 
 from dataclasses import asdict
 from math import isfinite
@@ -19,20 +19,20 @@ from gptmini.training.stopping import Stop
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class Best:
-    """The validation with the lowest finite loss of a run."""
+    """The validation of a run that has the lowest finite loss."""
 
-    loss: float  # nats per token
-    bits_per_byte: float
-    step: NonNegativeInt  # optimizer steps done before the validation
+    loss: float  # loss in nats per token
+    bits_per_byte: float  # loss in bits per byte
+    step: NonNegativeInt  # number of optimizer steps done before the validation
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
-    """Atomic checkpoint writes for Lightning's Trainer. The old last.ckpt becomes previous.ckpt."""
+    """A plugin for Lightning's Trainer that writes checkpoints atomically. The old last.ckpt becomes previous.ckpt."""
 
     def save_checkpoint(
         self, checkpoint: dict, path: str | Path, storage_options: object = None
     ) -> None:
-        """Write a checkpoint. If this raises OSError, the old file is unchanged."""
+        """Write a checkpoint. If this method raises OSError, the old file is unchanged."""
         file = Path(path)
         previous = file.with_name("previous.ckpt") if file.name == "last.ckpt" else None
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -40,26 +40,28 @@ class AtomicCheckpointIO(TorchCheckpointIO):
 
 
 class RunCheckpoints(L.Callback):
-    """A callback that saves last.ckpt at an interval and when the run ends, and best.ckpt at the lowest val loss.
+    """A callback that saves last.ckpt and best.ckpt.
 
-    A checkpoint is written after the validation of its step and after the events of its step are flushed.
+    It saves last.ckpt every every_steps steps and when the run ends. It saves best.ckpt after each validation with a
+    new lowest validation loss. A checkpoint is written after the validation of its step and after the events of its
+    step have been flushed.
 
     Args:
-        every_steps: optimizer steps between two saves of last.ckpt.
+        every_steps: number of optimizer steps between two saves of last.ckpt.
     """
 
     @validate_call(config=STRICT)
     def __init__(self, *, every_steps: PositiveInt) -> None:
         self.every_steps = every_steps
         self.best: Best | None = None
-        self._last_step: int | None = None  # step of the last.ckpt that this process saved
+        self._last_step: int | None = None  # step of the latest last.ckpt that this process saved
 
     def state_dict(self) -> dict:
-        """Return the best validation, for a resumed run."""
+        """Return the best validation. A resumed run restores it."""
         return {"best": None if self.best is None else asdict(self.best)}
 
     def load_state_dict(self, state: dict) -> None:
-        """Restore the state of state_dict()."""
+        """Restore the state that state_dict() returned."""
         best = state["best"]
         self.best = None if best is None else Best(**best)
 
@@ -71,13 +73,13 @@ class RunCheckpoints(L.Callback):
         batch: object,
         batch_idx: int,
     ) -> None:
-        """Save last.ckpt at the interval. Do not save inside a step, or between a step and its validation."""
+        """Save last.ckpt if the step is due. Do not save inside a step, or between a step and its validation."""
         step_done = (batch_idx + 1) % trainer.accumulate_grad_batches == 0
         if step_done and not pl_module.settings.validation_due(trainer.global_step):
             self._save_at_interval(trainer, pl_module)
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: GPTModule) -> None:
-        """Save best.ckpt if the validation loss is the lowest so far, and last.ckpt at the interval."""
+        """Save best.ckpt if the validation loss is the lowest so far. Save last.ckpt if the step is due."""
         evaluation = pl_module.latest_evaluation
         best_before = self.best
         is_lowest = best_before is None or evaluation.loss < best_before.loss
@@ -95,36 +97,39 @@ class RunCheckpoints(L.Callback):
         self._save_at_interval(trainer, pl_module)
 
     def on_train_end(self, trainer: L.Trainer, pl_module: GPTModule) -> None:
-        """Save last.ckpt if a callback ended the run early, between two intervals."""
+        """Save last.ckpt if it does not have the latest step, for example because a callback ended the run early."""
         self._save_at_end(trainer)
 
     def on_exception(
         self, trainer: L.Trainer, pl_module: GPTModule, exception: BaseException
     ) -> None:
-        """Save last.ckpt on a stop request."""
+        """Save last.ckpt if Stopping ends the run."""
         if isinstance(exception, Stop):
             self._save_at_end(trainer)
 
     def _save_at_interval(self, trainer: L.Trainer, pl_module: GPTModule) -> None:
-        """Save last.ckpt at each multiple of every_steps and after the last step of the run."""
+        """Save last.ckpt if the step is a multiple of every_steps or the last step of the run."""
         step = trainer.global_step
         if step >= pl_module.settings.max_steps:
             self._save_at_end(trainer)
         elif step % self.every_steps == 0:
-            # During bad steps, keep the last.ckpt that was saved before them, so that a user can return to it.
+            # During a series of bad steps, keep the last.ckpt from before the series, so that a user can return to it.
             pl_module.step_reports.wait()
             if pl_module.step_reports.bad_steps_in_a_row == 0:
                 self._save(trainer, "last")
 
     def _save_at_end(self, trainer: L.Trainer) -> None:
-        """Save last.ckpt, unless it already has this step. Raise OSError on failure, because no other save follows."""
+        """Save last.ckpt, unless it already has this step.
+
+        Raise OSError if saving fails, because no other save follows.
+        """
         if self._last_step != trainer.global_step:
             self._save(trainer, "last", needed=True)
 
     def _save(self, trainer: L.Trainer, name: str, *, needed: bool = False) -> bool:
-        """Save name.ckpt and return whether this succeeded; print a line if it failed.
+        """Save name.ckpt. Return whether this succeeded. Print a line if this failed.
 
-        If needed is true, every rank raises the OSError, because the run ends after this save.
+        If needed is true and saving failed, every rank raises the OSError, because the run ends after this save.
         """
         # Flush events first, so that the curves contain all steps of the checkpoint.
         for logger in trainer.loggers:
@@ -136,7 +141,8 @@ class RunCheckpoints(L.Callback):
             trainer.save_checkpoint(folder / "checkpoints" / f"{name}.ckpt", weights_only=False)
         except OSError as error:
             failure = error
-            # Only the first rank writes. The others wait for it at the barrier at the end of save_checkpoint.
+            # Only the first rank writes. The other ranks wait for the first rank at the barrier at the end of
+            # save_checkpoint.
             trainer.strategy.barrier()
 
         failure = trainer.strategy.broadcast(failure)
@@ -156,7 +162,7 @@ class RunCheckpoints(L.Callback):
         return False
 
     def _write_state(self, trainer: L.Trainer, folder: Path) -> None:
-        """Write the saved step into the run's folder for `gptmini runs`; print a line if this failed."""
+        """Write the saved step into the run folder, because `gptmini runs` reads it. Print a line if this failed."""
         if not trainer.is_global_zero:
             return
         try:

@@ -1,4 +1,4 @@
-"""Measurements of an optimizer step for Scalars: time per part, and weight norms per kind of layer."""
+"""Measurements for the callback Scalars. They are the time of each part of a step, and the norms of the weights."""
 
 import time
 from itertools import pairwise
@@ -15,22 +15,23 @@ PARTS = ("data", "forward", "backward", "optimizer")  # parts of an optimizer st
 
 
 class StepTimes:
-    """A stopwatch for the parts of one optimizer step, with a mark at the end of each part.
+    """A stopwatch for the parts of one optimizer step. Each part ends with a mark.
 
-    On a CUDA GPU the marks are events in its stream, so the host does not wait for the GPU.
+    On a CUDA GPU, the marks are events in the stream of the GPU, so the host does not wait for the GPU.
     """
 
     def __init__(self, device: torch.device) -> None:
         """Start the first part now."""
         self._device = device.type
         self._parts: list[str] = []  # names of the parts, in order
-        # End of each part: events on a CUDA GPU, seconds of the host's clock on other devices.
+        # The end of each part. It is an event on a CUDA GPU, and a time of the host's clock, in seconds, on other
+        # devices.
         self._events: list[torch.cuda.Event] = []
         self._seconds: list[float] = []
         self.mark("begin")
 
     def mark(self, part: str) -> None:
-        """End a part now. Its time counts only if its name is in PARTS."""
+        """End a part now. The time of the part counts only if the name of the part is in PARTS."""
         self._parts.append(part)
         if self._device == "cuda":
             event = torch.cuda.Event(enable_timing=True)
@@ -39,12 +40,15 @@ class StepTimes:
             return
 
         if self._device == "mps":
-            # torch.mps.Event cannot time a part in which the device has no work, so let the host wait.
+            # torch.mps.Event cannot time a part in which the device has no work. So make the host wait.
             torch.mps.synchronize()
         self._seconds.append(time.perf_counter())
 
     def milliseconds(self) -> dict[str, float]:
-        """Return the time of each part, summed over the micro-steps. The device must have finished all marked work."""
+        """Return the time of each part in milliseconds, summed over the micro-steps.
+
+        The device must have finished all work before the last mark.
+        """
         if self._device == "cuda":
             times = [begin.elapsed_time(end) for begin, end in pairwise(self._events)]
         else:
@@ -58,14 +62,15 @@ class StepTimes:
 
 
 def weights_by_kind(model: GPT) -> dict[str, list[Tensor]]:
-    """Group a model's weights by the kind of their layer, without the padding of the vocabulary.
+    """Group the weights of a model by the kind of layer. Leave out the padding of the vocabulary.
 
-    Returns detached views of the weights by kind: embedding, attention, mlp, unembedding, norm, smear. Kinds that the
-    model does not have are left out. Under FSDP2 the views are this device's shards.
+    Returns a dict that maps each kind to detached views of its weights. The kinds are embedding, attention, mlp,
+    unembedding, norm and smear. The dict does not contain kinds that the model does not have. Under FSDP2, the views
+    are the shards of this device.
     """
     kinds: dict[str, list[Tensor]] = {}
     for name, weight in model.named_parameters():
-        # "blocks.0.mlp_norm.weight" belongs to layer "mlp_norm", which is of kind "norm".
+        # For example, "blocks.0.mlp_norm.weight" belongs to the layer "mlp_norm". The kind of this layer is "norm".
         layer = name.removeprefix("blocks.").lstrip("0123456789.").partition(".")[0]
         kind = layer.rpartition("_")[2]
 
@@ -75,9 +80,10 @@ def weights_by_kind(model: GPT) -> dict[str, list[Tensor]]:
 
 
 def norms(tensors: dict[str, list[Tensor]], model: GPT) -> dict[str, float]:
-    """Return the norm of each list of tensors, by name. The lists are grouped like the result of weights_by_kind.
+    """Return a dict that maps each name to the norm of its list of tensors.
 
-    If the tensors are shards, the result has the norms of the full tensors. Every process must call this.
+    The argument tensors has the same form as the result of weights_by_kind. If the tensors are shards, the result has
+    the norms of the full tensors. Every process must call this function.
     """
     names = list(tensors)
     of_each = torch.stack([get_total_norm(tensors[name]) for name in names])  # (n,)

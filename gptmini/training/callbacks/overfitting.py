@@ -1,4 +1,4 @@
-"""A warning about overfitting: the validation loss no longer falls."""
+"""Warn about overfitting if the validation loss no longer falls."""
 
 from math import isfinite
 
@@ -14,7 +14,7 @@ class OverfittingNotice(L.Callback):
     """A callback that warns once if the validation loss stays above its lowest value.
 
     Args:
-        patience: number of validations in a row without a new lowest loss before the warning.
+        patience: number of validations in a row without a new lowest loss after which the callback warns.
     """
 
     @validate_call(config=STRICT)
@@ -22,11 +22,11 @@ class OverfittingNotice(L.Callback):
         self.patience = patience
         self._lowest: float | None = None
         self._step = 0  # step of the validation with the lowest loss
-        self._n_above = 0  # number of validations since that step
+        self._n_above = 0  # number of validations since the validation with the lowest loss
         self._has_warned = False
 
     def state_dict(self) -> dict:
-        """Return the counts, so that a resumed run warns when an uninterrupted run would."""
+        """Return the counts, so that a resumed run warns at the same step as an uninterrupted run."""
         return {
             "lowest": self._lowest,
             "step": self._step,
@@ -35,14 +35,14 @@ class OverfittingNotice(L.Callback):
         }
 
     def load_state_dict(self, state: dict) -> None:
-        """Restore the state of state_dict()."""
+        """Restore the state that state_dict() returned."""
         self._lowest = state["lowest"]
         self._step = state["step"]
         self._n_above = state["n_above"]
         self._has_warned = state["is_told"]
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: GPTModule) -> None:
-        """Count a validation, and warn after `patience` validations."""
+        """Count a validation, and warn after `patience` validations without a new lowest loss."""
         loss = pl_module.latest_evaluation.loss
         if not isfinite(loss):
             return  # a run that diverges does not overfit

@@ -1,4 +1,4 @@
-"""The images of a run: attention and token losses at every validation, the token embedding at the end."""
+"""Draw attention and token losses at every validation, and write the token embedding at the end of a run."""
 
 import math
 from pathlib import Path
@@ -22,12 +22,13 @@ from gptmini.training.loggers.logger import print_line, run_loggers
 from gptmini.training.module import GPTModule
 from gptmini.user_error import UserError
 
-# Maximum number of token losses to keep from a validation. They take 30 MB. More would hardly change the images.
+# Maximum number of token losses to keep from a validation. These losses take 30 MB. More losses would hardly change the
+# images.
 MOST_TOKENS = 2**20
 # Maximum number of attention maps in one image. matplotlib draws at most 2^16 pixels per side.
 MOST_MAPS = 256
 
-# TensorBoard's projector looks for an embedding in this folder of a run.
+# TensorBoard's projector looks for an embedding in this folder inside the run folder.
 ASSETS = Path("plugins", "org_tensorflow_tensorboard_projector")
 
 # Indices of layers or heads. Negative indices count from the end.
@@ -37,15 +38,15 @@ Numbers = Annotated[list[int], Field(min_length=1)]
 class Pictures(L.Callback):
     """A callback that draws attention and token losses at every validation, and writes the token embedding at the end.
 
-    Every RunLogger receives the images and a table of mispredicted tokens. Without a RunLogger, nothing is drawn. Token
-    losses cover the first million tokens that the first process evaluates. The embedding is written into the run's
-    folder for TensorBoard's projector.
+    Every RunLogger receives the images and a table of mispredicted tokens. If the run has no RunLogger, this callback
+    does not draw images. The images of token losses cover the first million tokens that the first process evaluates.
+    The embedding is written into the run folder, so that TensorBoard's projector can show it.
 
     Args:
-        layers, heads: layers and heads whose attention is drawn; None for all.
+        layers, heads: the layers and the heads whose attention is drawn; None for all layers or all heads.
         text: text for the attention maps; None for the start of the held-out text.
         max_tokens: maximum number of rows and columns of an attention map. The text is cut to this number of tokens.
-        embedding_tokens: maximum number of rows of the embedding. They are the tokens with the lowest ids.
+        embedding_tokens: maximum number of rows of the embedding. The rows belong to the tokens with the lowest ids.
     """
 
     @validate_call(config=STRICT)
@@ -66,12 +67,12 @@ class Pictures(L.Callback):
         self._batches: list[TokenLosses] = []  # batches of the current validation
 
     def setup(self, trainer: L.Trainer, pl_module: GPTModule, stage: str) -> None:
-        """Load the run's tokenizer. Raise UserError if it cannot encode the text of the attention maps."""
+        """Load the tokenizer of the run. Raise UserError if it cannot encode the text for the attention maps."""
         self.tokenizer = from_dict(pl_module.store.tokenizer_state)
         self.ids = None if self.text is None else self.tokenizer.encode(self.text)
 
     def check(self, config: ModelSettings) -> None:
-        """Raise UserError unless the model has the chosen layers and heads, and all maps fit into one image."""
+        """Raise UserError unless the model has all chosen layers and heads, and all maps fit into one image."""
         n_maps = 1
         chosen = {"layers": (self.layers, config.n_layers), "heads": (self.heads, config.n_heads)}
         for name, (numbers, n) in chosen.items():
@@ -83,8 +84,8 @@ class Pictures(L.Callback):
             n_maps *= len(numbers or range(n))
         if n_maps > MOST_MAPS:
             raise UserError(
-                f"callbacks.pictures must draw at most {MOST_MAPS} maps, got {n_maps}; "
-                "choose fewer layers or heads"
+                f"callbacks.pictures can draw at most {MOST_MAPS} attention maps, got {n_maps}; "
+                "set fewer callbacks.pictures.layers or callbacks.pictures.heads"
             )
 
     def on_validation_start(self, trainer: L.Trainer, pl_module: GPTModule) -> None:
@@ -110,7 +111,7 @@ class Pictures(L.Callback):
         is_scored = (targets != NOT_COUNTED).cpu()  # (B, T)
         positions = torch.arange(losses.size(1)).expand(losses.shape)  # (B, T)
         kept = TokenLosses(
-            losses=losses.cpu()[is_scored].numpy(),  # (n,), like the other arrays
+            losses=losses.cpu()[is_scored].numpy(),  # (n,); the other arrays have the same shape
             positions=positions[is_scored].numpy(),
             targets=targets.cpu()[is_scored].numpy(),
             likeliest=likeliest.cpu()[is_scored].numpy(),
@@ -167,7 +168,11 @@ class Pictures(L.Callback):
     def _attention(
         self, model: GPT, pl_module: GPTModule
     ) -> tuple[dict[tuple[int, int], np.ndarray], list[str]]:
-        """Return attention weights (T, T) by (layer, head), both counted from 0, and labels of the T tokens."""
+        """Return the attention weights of each head, and the labels of the T tokens.
+
+        The attention weights are arrays (T, T). Their keys are pairs (layer, head). Layers and heads are counted from
+        0.
+        """
         n_tokens = min(self.max_tokens, model.config.context_length)
         ids = self.ids
         if ids is None:
@@ -183,14 +188,14 @@ class Pictures(L.Callback):
         maps = {}
         for layer, weights_of_heads in zip(layers, weights, strict=True):
             for head in heads:
-                # The remainder turns -1 into the index of the last layer or head.
+                # The modulo operation turns -1 into the index of the last layer or the last head.
                 place = (layer % model.config.n_layers, head % model.config.n_heads)
                 maps[place] = weights_of_heads[head]  # (T, T)
         labels = [self._label(token) for token in ids]
         return maps, labels
 
     def _label(self, token: int) -> str:
-        """Return a token's text, or its id if the token is only part of a character."""
+        """Return the text of a token, or the id of the token if the token is only part of a character."""
         text = self.tokenizer.decode([token])
         if not text or REPLACEMENT in text:
             return f"#{token}"
@@ -201,9 +206,9 @@ def write_embedding(matrix: Tensor, labels: list[str], run: Path) -> None:
     """Write an embedding for TensorBoard's projector.
 
     Args:
-        matrix: embedding of n tokens, (n, C).
-        labels: texts or ids of the n tokens.
-        run: the run's folder.
+        matrix: the embedding of n tokens, (n, C).
+        labels: the texts or the ids of the n tokens.
+        run: the run folder.
 
     Raises OSError if the files cannot be written.
     """

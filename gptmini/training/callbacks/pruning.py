@@ -1,4 +1,4 @@
-"""Pruning: report each validation to the sweep, and end a run that is worse than the other runs."""
+"""Report each validation to the sweep, and prune a run: end it early if it is worse than other runs of the sweep."""
 
 from math import isfinite
 from pathlib import Path
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 class Pruning(L.Callback):
     """A callback that ends a run of a sweep if other runs had better validations at the same step.
 
-    The sweep's journal is next to the run's folder. The name of the run's folder is the number of its trial. A run
-    without a journal, such as a copy in another folder, is never pruned.
+    The journal of the sweep is in the same folder as the run folder. The name of the run folder is the number of the
+    trial. A run without a journal is never pruned. An example is a copy of the run in a different folder.
     """
 
     def __init__(self) -> None:
@@ -26,7 +26,8 @@ class Pruning(L.Callback):
 
     def on_fit_start(self, trainer: L.Trainer, pl_module: GPTModule) -> None:
         """Open the journal in the first process."""
-        from gptmini.sweep.pruned import PrunedTrial  # only runs of a sweep need Optuna
+        # This import needs Optuna. Only runs of a sweep use this callback, so only a sweep needs Optuna.
+        from gptmini.sweep.pruned import PrunedTrial
 
         run = Path(trainer.default_root_dir)
         if trainer.is_global_zero and PrunedTrial.is_one(run):

@@ -1,4 +1,4 @@
-"""Text samples at every validation."""
+"""Generate text samples at every validation."""
 
 import math
 from dataclasses import asdict
@@ -16,15 +16,16 @@ from gptmini.user_error import UserError
 
 
 class Samples(L.Callback):
-    """A callback that samples text at every validation, always with the same prompts and random streams.
+    """A callback that samples text at every validation. It always uses the same prompts and the same random numbers.
 
-    Every RunLogger receives the samples. The attribute texts keeps them until the next validation.
+    Every RunLogger receives the samples. The attribute 'texts' keeps the samples until the next validation.
 
     Args:
-        prompts: texts to continue. Each prompt gets one sample. An empty prompt starts a document.
-        seed: seed of the random numbers; any integer.
-        max_new_tokens: tokens per sample.
-        temperature, top_k, top_p, min_p, repetition_penalty: see Rules, which checks their ranges.
+        prompts: texts that the model continues. Each prompt gets one sample. An empty prompt starts a new document.
+        seed: seed of the random numbers. Any integer is allowed.
+        max_new_tokens: number of tokens per sample.
+        temperature, top_k, top_p, min_p, repetition_penalty: see the class Rules. Rules also checks the ranges of these
+            values.
     """
 
     @validate_call(config=STRICT)
@@ -50,7 +51,7 @@ class Samples(L.Callback):
             min_p=min_p,
             repetition_penalty=repetition_penalty,
         )
-        self.texts: list[str] = []  # latest samples, prompts included
+        self.texts: list[str] = []  # latest samples; each sample starts with its prompt
         self.key = "callbacks.samples"  # configuration key of this callback, for messages
 
     def check(self, tokenizer: Tokenizer) -> None:
@@ -60,11 +61,11 @@ class Samples(L.Callback):
                 prompt_ids(tokenizer, prompt)
             except UserError as error:
                 raise UserError(
-                    f"the tokenizer cannot encode {self.key}.prompts, got {prompt!r}: {error}"
+                    f"the tokenizer cannot encode a prompt of {self.key}.prompts, got {prompt!r}: {error}"
                 ) from None
 
     def setup(self, trainer: L.Trainer, pl_module: GPTModule, stage: str) -> None:
-        """Load the run's tokenizer. Raise UserError if it cannot encode a prompt."""
+        """Load the tokenizer of the run. Raise UserError if the tokenizer cannot encode a prompt."""
         self.tokenizer = from_dict(pl_module.store.tokenizer_state)
         self.check(self.tokenizer)
 
@@ -76,7 +77,7 @@ class Samples(L.Callback):
         if model is None:
             return
 
-        # All samples are generated in one batch. Their pieces arrive in turn.
+        # All samples are generated in one batch. The samples take turns: each piece belongs to one sample.
         texts = list(self.prompts)
         pieces = generate_stream(
             model,

@@ -1,4 +1,4 @@
-"""The scalars of a run: loss, gradients, weights and speed every few steps, and the loss of each validation."""
+"""Log the scalars of a run: loss, gradients, weights and speed every few steps, and the loss of each validation."""
 
 import math
 import time
@@ -17,16 +17,16 @@ from gptmini.training.module import GPTModule
 
 
 class Scalars(L.Callback):
-    """A callback that logs loss, gradients, weights and speed of some optimizer steps, and each validation.
+    """A callback that logs loss, gradients, weights and speed of some optimizer steps, and the loss of each validation.
 
-    It logs the first step, the last step, and each step that is a multiple of every_steps. It measures weight updates
-    and the time per part only in logged steps. train/loss and weights/clipped are means over all steps since the last
-    logged step. work/tokens_per_second is the speed since the last logged step.
+    The callback logs the first step, the last step, and each step that is a multiple of every_steps. It measures the
+    updates of the weights and the time of each part of a step only in logged steps. train/loss and weights/clipped are
+    means over all steps since the last logged step. work/tokens_per_second is the speed since the last logged step.
 
     Args:
-        every_steps: optimizer steps between two points of a curve.
-        peak_tflops: peak speed of one device in 10^12 operations per second, for work/mfu; None to use the number
-            that the vendor gives.
+        every_steps: number of optimizer steps between two points of a curve.
+        peak_tflops: peak speed of one device in 10^12 operations per second. work/mfu uses this number. None: use the
+            number that the vendor of the device publishes.
     """
 
     @validate_call(config=STRICT)
@@ -37,16 +37,16 @@ class Scalars(L.Callback):
         self.peak_tflops = peak_tflops
 
         self.train_loss: float | None = None  # latest point of train/loss
-        # End time of the last micro-step; None at the start and after a validation.
+        # Time at which the last micro-step ended; None at the start of the run and after a validation.
         self._ended: float | None = None
         self._times: StepTimes | None = None  # stopwatch of the current step, if it will be logged
         self._validated = False  # whether a validation ran since the last micro-step
         self._start_interval()
 
     def state_dict(self) -> dict:
-        """Return the sums since the last logged step and the latest point of train/loss, for a resumed run.
+        """Return the sums since the last logged step, and the latest point of train/loss.
 
-        All ranks have the same values.
+        A resumed run restores these values. All ranks have the same values.
         """
         return {
             "loss": float(self._losses),
@@ -56,26 +56,27 @@ class Scalars(L.Callback):
         }
 
     def load_state_dict(self, state: dict) -> None:
-        """Restore the state of state_dict()."""
+        """Restore the state that state_dict() returned."""
         self._losses = state["loss"]
         self._steps = state["steps"]
         self._clipped = state["clipped"]
         self.train_loss = state["train_loss"]
 
     def on_train_start(self, trainer: L.Trainer, pl_module: GPTModule) -> None:
-        """Look up constants of the run, and start the first step."""
+        """Look up the constants of the run, and start to time the first step."""
         self._flops_per_token = pl_module.model.flops_per_token
         if self.peak_tflops is None:
             peak = peak_flops(pl_module.device, pl_module.precision)
         else:
             peak = 1e12 * self.peak_tflops
-        self._peak = None if peak is None else peak * trainer.world_size  # of all devices together
+        # The peak speed of all devices together.
+        self._peak = None if peak is None else peak * trainer.world_size
         self._begin_step(trainer, pl_module)
 
     def on_train_batch_start(
         self, trainer: L.Trainer, pl_module: GPTModule, batch: tuple, batch_idx: int
     ) -> None:
-        """End the data phase. The time of a validation since the last micro-step does not count as data."""
+        """End the data phase. If a validation ran since the last micro-step, its time does not count as data phase."""
         self._mark("between" if self._validated else "data")
         self._validated = False
 
@@ -90,7 +91,7 @@ class Scalars(L.Callback):
     def on_before_optimizer_step(
         self, trainer: L.Trainer, pl_module: GPTModule, optimizer: Optimizer
     ) -> None:
-        """Copy the weights if the step will be logged. The time of the copy does not count in any phase."""
+        """Copy the weights if the step will be logged. The time for copying does not count for any phase."""
         if self._times is None:
             return
         for kind, weights in weights_by_kind(pl_module.model).items():
@@ -110,7 +111,7 @@ class Scalars(L.Callback):
         step_done = (batch_idx + 1) % trainer.accumulate_grad_batches == 0
         validation_follows = step_done and pl_module.settings.validation_due(trainer.global_step)
 
-        # A GPU runs behind the host. The host waits for it only when the measured interval starts or ends.
+        # A GPU runs behind the host. The host waits for the GPU only when the measured interval starts or ends.
         interval_begins = self._ended is None
         interval_ends = self._times is not None or validation_follows
         if interval_begins or interval_ends:
@@ -131,12 +132,12 @@ class Scalars(L.Callback):
         self._begin_step(trainer, pl_module)
 
     def on_validation_start(self, trainer: L.Trainer, pl_module: GPTModule) -> None:
-        """Exclude the validation's time from the training speed and from the data phase."""
+        """Exclude the time of the validation from the training speed and from the data phase."""
         self._ended = None
         self._validated = True
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: GPTModule) -> None:
-        """Log the validation, and start the next step."""
+        """Log the validation, and start to time the next step."""
         evaluation = pl_module.latest_evaluation
         metrics = {"val/loss": evaluation.loss, "val/bits_per_byte": evaluation.bits_per_byte}
         if self.train_loss is not None:
@@ -145,38 +146,38 @@ class Scalars(L.Callback):
         self._begin_step(trainer, pl_module)
 
     def _due(self, step: int, pl_module: GPTModule) -> bool:
-        """Return whether a step is logged. The first step is logged, so that a user soon sees that the run works."""
+        """Return whether a step is logged. The first step is logged so that a user soon sees that the run works."""
         return step in (1, pl_module.settings.max_steps) or step % self.every_steps == 0
 
     def _begin_step(self, trainer: L.Trainer, pl_module: GPTModule) -> None:
-        """Start to time the next step, if it will be logged."""
+        """Start to time the next step if the next step will be logged."""
         self._times = None
         if self._due(trainer.global_step + 1, pl_module):
             self._times = StepTimes(pl_module.device)
 
     def _start_interval(self) -> None:
-        """Reset the sums between two logged steps."""
-        self._losses: float | Tensor = 0.0  # sum over the applied steps
+        """Reset the sums over the steps since the last logged step. An applied step is a step that was not skipped."""
+        self._losses: float | Tensor = 0.0  # sum of the losses of the applied steps
         self._steps: int | Tensor = 0  # number of applied steps
         self._clipped: int | Tensor = 0  # number of applied steps whose gradient was clipped
         self._seconds = 0.0  # seconds of training, without validations and logging
-        self._tokens = 0  # tokens trained on during _seconds
+        self._tokens = 0  # number of tokens that were trained on during _seconds
         self._before: dict[str, list[Tensor]] = {}  # weights before a logged step's update, by kind
 
     def _mark(self, part: str) -> None:
-        """End a part of the current step now, if the step will be logged."""
+        """End a part of the current step now if the current step will be logged."""
         if self._times is not None:
             self._times.mark(part)
 
     def _count_step(self, pl_module: GPTModule) -> None:
-        """Add the latest step to the sums of the interval, unless it was skipped because it was not finite.
+        """Add the latest step to the sums. Do nothing if the step was skipped because it was not finite.
 
-        The sums stay on the device until a step is logged. Reading them in every step would make the host wait for a
-        GPU.
+        The sums stay on the device until a step is logged. Reading the sums in every step would make the host wait for
+        a GPU.
         """
         applied = 1 - pl_module.not_finite  # 1.0 or 0.0
         limit = pl_module.settings.gradient_clip or math.inf
-        # torch.where would copy a Python number to the GPU and wait for it, so pass a tensor.
+        # torch.where would copy a Python number to the GPU and wait for the copy, so pass a tensor.
         zero = torch.zeros_like(pl_module.step_loss)
 
         self._losses = self._losses + torch.where(applied > 0, pl_module.step_loss, zero)
@@ -184,7 +185,7 @@ class Scalars(L.Callback):
         self._clipped = self._clipped + applied * (pl_module.grad_norm > limit)
 
     def _metrics(self, trainer: L.Trainer, pl_module: GPTModule) -> dict[str, float]:
-        """Return all scalars of the latest step, by tag."""
+        """Return a dict that maps each tag to the scalar of the latest step."""
         return (
             self._training_metrics(trainer, pl_module)
             | self._weight_metrics(pl_module)
@@ -192,10 +193,13 @@ class Scalars(L.Callback):
         )
 
     def _training_metrics(self, trainer: L.Trainer, pl_module: GPTModule) -> dict[str, float]:
-        """Return loss, gradient, learning rates and progress. Store the loss as the latest point of train/loss."""
+        """Return the loss, the gradient norm, the learning rates and the progress, by tag.
+
+        Store the loss as the latest point of train/loss.
+        """
         settings = pl_module.settings
         n_applied = int(self._steps)
-        # If all steps were skipped, the curve shows the non-finite loss of the latest step.
+        # If all steps since the last logged step were skipped, the curve shows the non-finite loss of the latest step.
         loss = self._losses / n_applied if n_applied else pl_module.step_loss
         self.train_loss = float(loss)
 
@@ -215,7 +219,10 @@ class Scalars(L.Callback):
         return metrics
 
     def _weight_metrics(self, pl_module: GPTModule) -> dict[str, float]:
-        """Return the weight norm of each kind of layer, and the norm of the step's update divided by this norm."""
+        """Return the norm of the weights and the ratio of update to weights, for each kind of layer.
+
+        The ratio is the norm of the update of the latest step, divided by the norm of the weights.
+        """
         weights = weights_by_kind(pl_module.model)
         updates = {}
         for kind, after in weights.items():
@@ -230,9 +237,9 @@ class Scalars(L.Callback):
         return metrics
 
     def _work_metrics(self, pl_module: GPTModule) -> dict[str, float]:
-        """Return the speed since the last logged step, the time per part of the latest step, and the memory.
+        """Return the speed since the last logged step, the time of each part of the latest step, and the peak memory.
 
-        Unknown values are left out.
+        The result does not contain values that are unknown.
         """
         metrics = {}
         if self._seconds:

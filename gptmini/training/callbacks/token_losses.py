@@ -1,4 +1,4 @@
-"""Losses and predictions per token of a validation, and the table of tokens with the highest summed loss."""
+"""The loss and the prediction of each token of a validation, and a table of the tokens with the highest summed loss."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -7,35 +7,35 @@ import numpy as np
 
 from gptmini.report.tables import visible
 
-COSTLIEST = 25  # rows of the table of mispredicted tokens
+COSTLIEST = 25  # number of tokens in the table of mispredicted tokens
 
 
 class TokenLosses(NamedTuple):
-    """Losses and predictions of a validation's tokens; each array has the shape (n_tokens,)."""
+    """The loss and the prediction of each token of a validation. Each array has the shape (n_tokens,)."""
 
-    losses: np.ndarray  # nats
-    positions: np.ndarray  # positions in the window, counted from 0
+    losses: np.ndarray  # losses in nats
+    positions: np.ndarray  # positions of the tokens in their windows, counted from 0
     targets: np.ndarray  # ids of the tokens
-    likeliest: np.ndarray  # ids that the model predicted as likeliest
+    likeliest: np.ndarray  # ids of the tokens that the model considered likeliest
 
 
 def joined(batches: list[TokenLosses]) -> TokenLosses:
-    """Concatenate the batches of one validation, in order."""
+    """Concatenate the arrays of all batches of one validation, in order."""
     return TokenLosses(*(np.concatenate(arrays) for arrays in zip(*batches, strict=True)))
 
 
 def mispredicted(found: TokenLosses, label: Callable[[int], str]) -> list[list[str]]:
-    """Return a heading row, then one row for each of the COSTLIEST tokens with the highest summed loss.
+    """Return the rows of a table of the COSTLIEST tokens with the highest summed loss. The first row is the heading.
 
     Args:
-        found: losses and predictions of a validation's tokens.
-        label: returns the text of an id.
+        found: the loss and the prediction of each token of a validation.
+        label: a function that returns the text of the token with an id.
     """
-    # Arrays are indexed by id, up to the highest id among the targets: (highest id + 1,).
+    # The index of these arrays is the id of a token. Their shape is (highest id among the targets + 1,).
     n_times = np.bincount(found.targets)
     n_right = np.bincount(found.targets, weights=found.targets == found.likeliest)
     costs = np.bincount(found.targets, weights=found.losses)
-    # A text of one repeated character has a loss of zero; do not divide by it.
+    # If the text repeats a single character, the loss may be zero. Do not divide by zero.
     total_cost = costs.sum() or 1.0
 
     rows = [

@@ -1,1 +1,1 @@
-"""The ranks of a run, and how they divide the work."""
+"""The ranks of a run, and how the ranks divide the work among their devices."""

@@ -12,10 +12,10 @@ from gptmini.model import GPT, training_loss
 from gptmini.training.devices.recomputing import recompute_activations
 from gptmini.training.trainer_settings import divisors, sequences_per_rank
 
-# Maximum number of tokens in a micro-step on a CPU. With 8192 tokens, a model of 124 M parameters needs
-# 8.3 GB. This is about as much as a laptop can spare.
+# Maximum number of tokens in a micro-step on a CPU. With 8192 tokens, a model with 124 M parameters needs 8.3 GB of
+# memory. This is about as much memory as a laptop can spare.
 CPU_TOKENS = 8192
-# Fraction of a GPU's free memory that a micro-step may use. The rest is for fragmentation and libraries.
+# Fraction of the free memory of a GPU that a micro-step may use. Fragmentation and libraries need the rest.
 USABLE_SHARE = 0.9
 
 
@@ -29,19 +29,21 @@ def choose_batch_size(
     compile: bool,
     recompute: bool = False,
 ) -> int:
-    """Choose the sequences per device and micro-step: a divisor of the device's share of the global batch.
+    """Choose the number of sequences per device and micro-step.
 
-    On a CUDA GPU, trial micro-steps find the largest divisor that fits into memory. On other devices, the result is the
-    largest divisor with at most CPU_TOKENS tokens. Larger micro-steps are not faster on a CPU and need more memory.
+    Each device gets the same number of sequences of the global batch. The result is a divisor of this number. On a CUDA
+    GPU, this function runs micro-steps to find the largest divisor that fits into memory. On other devices, the result
+    is the largest divisor that gives micro-steps of at most CPU_TOKENS tokens. Larger micro-steps are not faster on a
+    CPU and need more memory.
 
     Args:
-        model: the model to train, on the CPU; trials run on a copy.
-        global_batch_size: sequences per optimizer step, over all devices.
+        model: the model to train, on the CPU. This function uses a copy of the model.
+        global_batch_size: number of sequences per optimizer step, over all devices.
         n_ranks: number of devices on all machines.
         device: cpu, cuda or mps.
         precision: fp32, bf16 or bf16_stream.
-        compile: whether training compiles the loss. Compiled code needs more memory on a GPU.
-        recompute: whether training recomputes activations in the backward pass. This needs less memory.
+        compile: whether training compiles the loss function. Compiled code needs more memory on a GPU.
+        recompute: whether training recomputes activations in the backward pass. Recomputing needs less memory.
 
     Raises UserError if global_batch_size is not a multiple of n_ranks.
     """
@@ -50,17 +52,17 @@ def choose_batch_size(
         context_length = model.config.context_length
         return next((size for size in sizes if size * context_length <= CPU_TOKENS), 1)
 
-    # The first process of a run chooses for all processes, and uses the first GPU of its machine.
+    # The first process of a run chooses the number for all processes. It uses the first GPU of its machine.
     gpu = torch.device("cuda", 0)
     tried = copy.deepcopy(model).to(gpu).train()
     if recompute:
         recompute_activations(tried)
-    # Besides each weight and its gradient, training stores the two moments of AdamW. Muon has only one moment. With
-    # several GPUs, training also stores the buckets in which the GPUs exchange gradients.
+    # In addition to each weight and its gradient, training stores the two moments of AdamW. Muon stores only one
+    # moment. With several GPUs, training also stores the buckets that the GPUs use to exchange gradients.
     n_copies = 2 if n_ranks == 1 else 3
     kept = [torch.empty_like(weight) for weight in tried.parameters() for _ in range(n_copies)]
 
-    # The trials can also use memory that torch has already reserved.
+    # The micro-steps can also use memory that torch has already reserved.
     free, _ = torch.cuda.mem_get_info(gpu)
     budget = int(USABLE_SHARE * (free + torch.cuda.memory_reserved(gpu)))
     try:
@@ -74,16 +76,16 @@ def choose_batch_size(
 
 
 def largest_fitting(sizes: Sequence[int], peak: Callable[[int], float], budget: int) -> int:
-    """Return the largest batch size with a peak memory of at most the budget; 1 if no size fits.
+    """Return the largest batch size whose peak memory is not larger than the budget. Return 1 if no size fits.
 
-    Memory grows linearly with the batch size. So the sizes 1 and 2 give an estimate for larger sizes:
-    estimate = peak(1) + (size - 1) * (peak(2) - peak(1)). Only sizes with a small enough estimate are tried. The
-    returned size has passed a trial.
+    Memory grows linearly with the batch size. So the measured peaks of the sizes 1 and 2 give an estimate for larger
+    sizes: estimate = peak(1) + (size - 1) * (peak(2) - peak(1)). If the estimate of a size is small enough, this
+    function measures the peak of this size, too. So the peak of the returned size has been measured.
 
     Args:
-        sizes: candidates in descending order; the last is 1.
-        peak: returns the peak memory of a size in bytes; infinity if memory runs out.
-        budget: bytes that a micro-step may use.
+        sizes: candidates in descending order. The last candidate is 1.
+        peak: a function that returns the peak memory of a size in bytes, or infinity if the GPU runs out of memory.
+        budget: number of bytes that a micro-step may use.
     """
     if sizes[0] == 1:
         return 1
@@ -97,9 +99,10 @@ def largest_fitting(sizes: Sequence[int], peak: Callable[[int], float], budget: 
 
 
 def peak_bytes(model: GPT, batch_size: int, *, precision: str, compile: bool) -> float:
-    """Return the peak memory of training micro-steps on a model's GPU in bytes; infinity if memory runs out.
+    """Return the peak memory of training micro-steps in bytes, or infinity if the GPU of the model runs out of memory.
 
-    The micro-steps are eager. With compile, the result includes an estimate of the additional memory.
+    The micro-steps run without compilation. If compile is true, the result includes an estimate of the additional
+    memory that compiled code needs.
     """
     gpu = model.embedding.weight.device
     tokens = torch.zeros(batch_size, model.config.context_length, dtype=torch.int64, device=gpu)
@@ -114,7 +117,7 @@ def peak_bytes(model: GPT, batch_size: int, *, precision: str, compile: bool) ->
                 loss = training_loss(model, tokens, tokens, dtype=dtype)
             loss.backward()
     except RuntimeError as error:
-        # An error of torch, or of a library such as cuBLAS.
+        # The error comes from torch, or from a library such as cuBLAS.
         if not isinstance(error, torch.OutOfMemoryError) and "_ALLOC_FAILED" not in str(error):
             raise
         return math.inf
@@ -124,7 +127,8 @@ def peak_bytes(model: GPT, batch_size: int, *, precision: str, compile: bool) ->
     if not compile:
         return peak
 
-    # Compiled code stores all logits, their gradient, and a float32 copy of the logits. The eager trial stores chunks.
+    # Compiled code stores all logits, the gradient of all logits, and a float32 copy of all logits. The micro-steps
+    # above store only chunks of the logits.
     n_logits = tokens.numel() * model.config.padded_vocab_size
     bytes_per_number = 4 if precision == "fp32" else 2
     return peak + n_logits * (2 * bytes_per_number + 4)

@@ -1,8 +1,8 @@
-"""FSDP2: each device holds a shard of every weight, and gathers full weights only for the block that it computes.
+"""FSDP2. Each device stores a shard of every weight, and gathers the full weights only for the block that it computes.
 
-All FSDP2 code is in this file. A model is first built from the seed or read from a checkpoint, and then sharded.
-Without FSDP2, the functions here do nothing or return their argument. So GPTModule calls them under every strategy.
-"Collective" means that every process must call the function.
+All code for FSDP2 is in this file. A model is first built from the seed or read from a checkpoint. Afterwards, the
+model is sharded. Without FSDP2, the functions in this file do nothing or return their argument. So GPTModule calls the
+functions under every strategy. In this file, "collective" means that every process must call the function.
 """
 
 import math
@@ -26,37 +26,38 @@ from gptmini.model import GPT
 from gptmini.model.gpt import meta_gpt
 from gptmini.optim.muon import MuonAdamW
 
-# Maximum number of parameters of a model that is gathered on one device for sampling: 8 GB in float32.
+# Maximum number of parameters of a model that is gathered on one device for sampling. This many parameters need 8 GB in
+# float32.
 GATHERED = 2 * 10**9
-# Maximum number of parameters of a model whose gradients are reduced once per step. Until the last micro-step, every
-# device keeps full gradients, 4 bytes per parameter. Gradients of larger models are reduced and sharded in each
-# micro-step.
+# Maximum number of parameters of a model whose gradients are reduced only once per step. Until the last micro-step,
+# every device keeps the full gradients of such a model. They need 4 bytes per parameter. The gradients of a larger
+# model are reduced and sharded in each micro-step.
 REDUCED_ONCE = 4 * 10**9
 
 
 class ShardedStrategy(ModelParallelStrategy):
-    """Lightning's FSDP2 strategy. Its checkpoints have the same contents as the checkpoints of one process.
+    """Lightning's FSDP2 strategy. Its checkpoints have the same contents as the checkpoints of a run with one process.
 
-    With save_distributed_checkpoint=False, Lightning gathers the full weights in the memory of the first process.
+    If save_distributed_checkpoint is False, Lightning gathers the full weights in the memory of the first process.
     """
 
     def optimizer_state(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-        """Return an empty dict: GPTModule.on_save_checkpoint gathers the optimizer state under every strategy."""
+        """Return an empty dict. Under every strategy, GPTModule.on_save_checkpoint gathers the optimizer state."""
         return {}
 
 
 def shard(model: GPT, mesh: DeviceMesh, *, precision: str, compile: bool) -> None:
-    """Shard a model's weights over the devices of a mesh, block by block. Collective.
+    """Shard the weights of a model over the devices of a mesh, block by block. Collective.
 
-    Do nothing if the model is sharded already.
-    Each block is a unit: its weights are gathered before its computation, and freed afterwards. Embeddings, last norm
-    and unembedding stay gathered through a forward and backward pass.
+    Do nothing if the model is already sharded. The weights of a block are gathered before the block is computed, and
+    they are freed afterwards. The weights of the embeddings, the last norm and the unembedding stay gathered during a
+    forward and backward pass.
 
     Args:
-        model: a full model on the CPU, equal on all processes.
+        model: a full model on the CPU. All processes must have the same model.
         mesh: a mesh with one dimension.
-        precision: with fp32, everything is in float32; with bf16 or bf16_stream, weights are gathered and used in
-            bfloat16, and gradients are reduced in float32.
+        precision: 'fp32', 'bf16' or 'bf16_stream'. With 'fp32', everything is in float32. With the other precisions,
+            weights are gathered and used in bfloat16, and gradients are reduced in float32.
         compile: whether to compile each block.
     """
     if is_sharded(model):
@@ -74,7 +75,7 @@ def shard(model: GPT, mesh: DeviceMesh, *, precision: str, compile: bool) -> Non
             block.compile(dynamic=False, fullgraph=True)
         fully_shard(block, mesh=mesh, mp_policy=policy)
     fully_shard(model, mesh=mesh, mp_policy=policy, reshard_after_forward=False)
-    # The losses of training and of validation call hidden, not the model itself.
+    # The loss functions of training and validation call model.hidden(), and do not call the model itself.
     register_fsdp_forward_method(model, "hidden")
 
 
@@ -84,19 +85,22 @@ def is_sharded(model: GPT) -> bool:
 
 
 def before_micro_step(model: GPT, *, is_last: bool) -> None:
-    """Reduce gradients only in the last micro-step, unless the model has more than REDUCED_ONCE parameters."""
+    """Reduce the gradients only in the last micro-step, unless the model has more than REDUCED_ONCE parameters."""
     if isinstance(model, FSDPModule) and model.n_parameters <= REDUCED_ONCE:
         model.set_requires_gradient_sync(is_last)
         model.set_is_last_backward(is_last)
 
 
 def eagerly(model: GPT) -> AbstractContextManager[object]:
-    """Return a context manager that disables compiled blocks, because validation batches have different shapes."""
+    """Return a context manager in which blocks run without compilation.
+
+    Validation uses it, because the batches of a validation have different shapes.
+    """
     return torch.compiler.set_stance("force_eager") if is_sharded(model) else nullcontext()
 
 
 def after_validation(model: GPT) -> None:
-    """Free the weights that forward passes without a backward pass have gathered."""
+    """Free the weights that were gathered for forward passes without a backward pass."""
     if isinstance(model, FSDPModule):
         model.reshard()
 
@@ -104,20 +108,21 @@ def after_validation(model: GPT) -> None:
 def share_matrices(
     optimizer: torch.optim.Optimizer, model: GPT, device: torch.device, n_ranks: int
 ) -> None:
-    """Divide Muon's orthogonalization among devices that each have the full model; collective."""
+    """Divide the orthogonalization of Muon among the devices if each device has the full model. Collective."""
     if isinstance(optimizer, MuonAdamW) and n_ranks > 1 and not is_sharded(model):
         optimizer.mesh = init_device_mesh(device.type, (n_ranks,))
 
 
 def gathered(tensor: Tensor) -> Tensor:
-    """Return the full tensor; collective if the tensor is sharded."""
+    """Return the full tensor. Collective if the tensor is sharded."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
 def gather_on_first(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Gather sharded tensors, one at a time, on the first process's CPU; return other tensors unchanged. Collective.
+    """Gather sharded tensors one after the other on the CPU of the first process. Collective.
 
-    On all other processes, the result does not contain the sharded tensors.
+    Tensors that are not sharded are returned unchanged. On all processes except the first process, the result does not
+    contain the sharded tensors.
     """
     kept = {}
     for name, tensor in tensors.items():
@@ -131,9 +136,10 @@ def gather_on_first(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def shard_like(tensor: Tensor, parameter: Tensor) -> Tensor:
-    """Return this process's shard of a full tensor. The tensor is sharded like the parameter.
+    """Return the shard of a full tensor that belongs to this process. The tensor is sharded like the parameter.
 
-    Return the full tensor if the parameter is not sharded, or if the two shapes differ, as for a step count.
+    Return the full tensor if the parameter is not sharded. Also return the full tensor if the tensor and the parameter
+    have different shapes. For example, a step count is a scalar.
     """
     if not isinstance(parameter, DTensor) or tensor.shape != parameter.shape:
         return tensor
@@ -141,7 +147,7 @@ def shard_like(tensor: Tensor, parameter: Tensor) -> Tensor:
         tensor.to(parameter.device),
         parameter.device_mesh,
         parameter.placements,
-        src_data_rank=None,  # every process has the same values, so send nothing
+        src_data_rank=None,  # every process already has the values, so do not send them
     )
 
 
@@ -150,14 +156,15 @@ def first_rows(tensor: Tensor, n_rows: int) -> Tensor:
     if not isinstance(tensor, DTensor):
         return tensor[:n_rows]
 
-    # FSDP2 splits rows like torch.chunk. All shards have the same size, but the last shards may be smaller or empty.
+    # FSDP2 splits the rows like torch.chunk. All shards have the same size, except that the last shards may be smaller
+    # or empty.
     mesh = tensor.device_mesh
     begin = mesh.get_local_rank() * math.ceil(len(tensor) / mesh.size())
     return tensor.to_local()[: max(0, n_rows - begin)]
 
 
 def full_norms(model: GPT, norms: Tensor) -> Tensor:
-    """Combine norms of this device's rows (see first_rows) into norms of the full tensors; collective."""
+    """Return the norms of full tensors, given the norms of the rows on this device (see first_rows). Collective."""
     if not is_sharded(model):
         return norms
 
@@ -169,7 +176,8 @@ def full_norms(model: GPT, norms: Tensor) -> Tensor:
 def full_model(model: GPT, *, keep: bool) -> GPT | None:
     """Return the full model if keep is true, otherwise None. Collective.
 
-    If the model is sharded, return a full copy on its device, or None if it has more than GATHERED parameters.
+    If the model is sharded, the result is a full copy on the same device. If a sharded model has more than GATHERED
+    parameters, the result is None.
     """
     if not is_sharded(model):
         return model if keep else None

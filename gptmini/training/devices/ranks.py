@@ -1,4 +1,4 @@
-"""The ranks of a run: how they connect, receive the first rank's plan, start training, and leave together."""
+"""Let the ranks of a run connect, receive the plan of the first rank, start training, and exit together."""
 
 import json
 import os
@@ -11,29 +11,31 @@ from typing import TYPE_CHECKING, Any
 from gptmini.user_error import UserError
 from gptmini.world import World
 
-# These imports take seconds. A run with one rank does not need them, and gptmini reports wrong values before them.
+# These imports take seconds. A run with one rank does not need the imports, and gptmini reports wrong values before it
+# imports anything slow.
 if TYPE_CHECKING:
     from lightning.fabric.plugins.environments import ClusterEnvironment
     from torch.distributed import Store
 
-# Make NCCL's flight recorder dump the latest collectives of each rank if a collective hangs. The tool torchfrtrace
-# reads the files. These names are from torch 2.11.
+# Environment variables for the flight recorder of NCCL. If a collective hangs, the flight recorder writes the latest
+# collectives of each rank into files. The tool torchfrtrace reads these files. The names are from torch 2.11.
 FLIGHT_RECORDER = {
     "TORCH_FR_BUFFER_SIZE": "2000",
     "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
     "TORCH_NCCL_ENABLE_MONITORING": "1",
 }
 POLL = 0.1  # seconds between two checks of the store
-# Time limit for an answer of the store, and for a rank until it connects. Importing libraries from a slow disk takes
-# long.
+# Maximum time until the store answers, and maximum time until a rank connects. The time is long, because importing
+# libraries from a slow disk takes long.
 ANSWER = timedelta(minutes=5)
-PLAN = "plan"  # key of the first rank's plan in the store
+PLAN = "plan"  # key in the store; its value is the plan of the first rank
 
 
 def cluster_of(world: World) -> "ClusterEnvironment":
-    """Return the cluster environment that gives Lightning this process's rank.
+    """Return the cluster environment from which Lightning gets the rank of this process.
 
-    Otherwise Lightning would detect Slurm even in a run with one process, and install its own signal handlers.
+    Without this environment, Lightning would detect Slurm even in a run with one process. It would then install its own
+    signal handlers.
     """
     from lightning.fabric.plugins.environments import (
         LightningEnvironment,
@@ -49,24 +51,28 @@ def cluster_of(world: World) -> "ClusterEnvironment":
 
 
 class Ranks:
-    """A context manager in which the ranks of a run meet and exchange data. It does nothing in a run with one rank.
+    """A context manager that connects the ranks of a run. It does nothing in a run with one rank.
 
-    The ranks connect through a store. Under torchrun, torchrun keeps the store. Under srun, the first rank keeps it.
+    The ranks exchange data through a store. Under torchrun, the process of torchrun keeps the store. Under srun, the
+    first rank keeps the store.
 
     Raises torch.distributed.DistError if the store does not answer.
     """
 
     def __init__(self, world: World) -> None:
         self.world = world
-        # Whether this rank waits for the other ranks at the end of the block; False if it must stop immediately.
+        # Whether this rank waits for the other ranks at the end of the with block. If it must stop immediately, this is
+        # False.
         self.leave_together = True
-        # Seconds that this rank waits at the end of the block; join() sets it to trainer.timeout.
+        # Maximum seconds that this rank waits for rank 0 at the end of the with block. join() sets this to
+        # trainer.timeout.
         self._patience = ANSWER.total_seconds()
         self._store = _open_store(world) if world.size > 1 else None
 
     def __enter__(self) -> "Ranks":
-        """On the first rank, wait until all other ranks have connected, so that they notice if the first rank fails.
+        """On the first rank, wait until all other ranks have connected.
 
+        After they have connected, the other ranks notice if the first rank fails.
         Raises UserError if a rank does not connect.
         """
         if self._store is not None:
@@ -74,11 +80,11 @@ class Ranks:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
-        """Leave together with all other ranks, and leave torch's process group, unless an error ends this rank.
+        """Wait for the other ranks, and leave torch's process group. Do nothing if an error ends this rank.
 
-        The launcher may end all ranks when any rank exits. So all ranks wait until rank 0 has saved, written
-        how the run ended, and requeued its job. Rank 0 may keep the store, so it waits for all others. A rank that
-        waits for rank 0 longer than trainer.timeout leaves without it.
+        The launcher may end all ranks when any rank exits. So all ranks wait until rank 0 has saved its checkpoint,
+        written how the run ended, and requeued its job. Rank 0 may keep the store, so it waits for all other ranks. If
+        a rank has waited for rank 0 longer than trainer.timeout, it stops waiting.
 
         Raises UserError if a rank does not arrive.
         """
@@ -87,7 +93,7 @@ class Ranks:
 
         from torch import distributed
 
-        # The store is gone if the first rank has already left, or if the launcher was killed.
+        # The store no longer exists if the first rank has already exited, or if the launcher was killed.
         with suppress(distributed.DistError, RuntimeError):
             self._meet(self._store, "done")
             deadline = time.monotonic() + self._patience
@@ -97,24 +103,30 @@ class Ranks:
             distributed.destroy_process_group()
 
     def _meet(self, store: "Store", place: str) -> None:
-        """Announce this rank. The first rank waits for all other ranks. Raise UserError if a rank does not arrive."""
+        """Write into the store that this rank is at a place. The first rank waits until all ranks are at this place.
+
+        Raises UserError on the first rank if some rank does not arrive in time.
+        """
         store.set(f"{place}/{self.world.rank}", "")
         names = [f"{place}/{rank}" for rank in range(self.world.size)]
         deadline = time.monotonic() + ANSWER.total_seconds()
         while self.world.rank == 0 and not store.check(names):
             if time.monotonic() > deadline:
-                raise UserError(f"some of {self.world.size} ranks did not connect within {ANSWER}")
+                raise UserError(
+                    f"some of the {self.world.size} ranks did not connect within {ANSWER}"
+                )
             time.sleep(POLL)
 
     def broadcast(self, plan: dict[str, Any] | None) -> None:
-        """On the first rank, send the training plan to the other ranks as JSON: None if nothing is left to train."""
+        """On the first rank, send the plan to the other ranks as JSON. The plan is None if nothing is left to train."""
         if self._store is not None:
             self._store.set(PLAN, json.dumps(plan))
 
     def receive(self) -> dict[str, Any] | None:
-        """Wait for the first rank's plan and return it. There is no time limit, because preparing a text takes long.
+        """Wait for the plan of the first rank, and return the plan.
 
-        Raises SystemExit if the first rank is gone; it has printed the reason.
+        There is no time limit, because preparing a text may take long.
+        Raises SystemExit if the first rank has ended. The first rank has then printed the reason.
         """
         from torch.distributed import DistError
 
@@ -127,15 +139,16 @@ class Ranks:
             raise SystemExit(1) from None
 
     def join(self, device: str, *, seconds: float, folder: Path) -> None:
-        """Join torch's process group, in which the ranks exchange gradients, before Lightning does.
+        """Join torch's process group, in which the ranks exchange gradients.
 
-        Every rank must call this. After a restart by torchrun, torch's default would read the addresses of dead ranks
-        from torchrun's store (torch 2.13).
+        Every rank must call this method. gptmini joins the group itself, because Lightning would use torch's default.
+        After torchrun has restarted the ranks, the default would read the addresses of dead ranks from the store of
+        torchrun (torch 2.13).
 
         Args:
             device: cpu or cuda.
-            seconds: time limit for waiting for another rank, here and in every collective.
-            folder: the run's folder, for NCCL's dumps about a rank that hangs.
+            seconds: maximum number of seconds to wait for another rank, in this method and in every collective.
+            folder: the run folder. If a rank hangs, NCCL writes its dumps into this folder.
         """
         if self._store is None:
             return
@@ -163,7 +176,7 @@ class Ranks:
 
 
 def _open_store(world: World) -> "Store":
-    """Open the store through which ranks connect. See Ranks for the process that keeps it."""
+    """Open the store through which the ranks connect. The class Ranks describes which process keeps the store."""
     from torch.distributed import PrefixStore, TCPStore
 
     cluster = cluster_of(world)
@@ -177,5 +190,5 @@ def _open_store(world: World) -> "Store":
         timeout=ANSWER,
         multi_tenant=True,
     )
-    # torchrun keeps its store when it restarts the ranks, so use a new prefix.
+    # torchrun keeps its store when it restarts the ranks, so use a new prefix after each restart.
     return PrefixStore(f"gptmini/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)

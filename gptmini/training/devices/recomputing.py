@@ -1,4 +1,4 @@
-"""Activation checkpointing: recompute each block's activations in the backward pass instead of storing them."""
+"""Activation checkpointing. The activations of each block are not stored. The backward pass recomputes them."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from gptmini.model import GPT
 
 
 def recompute_activations(model: GPT) -> None:
-    """Apply activation checkpointing to each block: less memory, more computation."""
+    """Apply activation checkpointing to each block. This needs less memory and more computation."""
     for block in model.blocks:
         _recompute(block)
 

@@ -1,18 +1,19 @@
-"""Requeue a Slurm job at its time limit, after its run is saved."""
+"""Requeue a Slurm job at its time limit, after the run of the job has been saved."""
 
 import os
 import shutil
 import subprocess
 
-# Slurm announces a job's time limit with one of these signals. A cancelled job receives SIGTERM.
+# Slurm announces the time limit of a job with one of these signals. A job that is cancelled receives SIGTERM instead.
 TIME_LIMIT_SIGNALS = ("SIGUSR1", "SIGUSR2")
-PATIENCE = 60  # time limit of scontrol, in seconds
+PATIENCE = 60  # maximum number of seconds to wait for the command scontrol
 
 
 def requeue(stopped_by: str | None) -> str:
     """Requeue this job, and return a line about the result.
 
-    stopped_by is the name of the signal that stopped the run, or "the time limit"; None if nothing stopped it.
+    The argument stopped_by is the name of the signal that stopped the run, or "the time limit". It is None if nothing
+    stopped the run.
     """
     job = os.environ.get("SLURM_JOB_ID")
     if job is None:

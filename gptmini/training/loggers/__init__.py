@@ -1,1 +1,1 @@
-"""Lightning loggers: files, TensorBoard and the console."""
+"""Lightning loggers that write to files, to TensorBoard and to the console."""

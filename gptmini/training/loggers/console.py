@@ -1,4 +1,4 @@
-"""The console output of a training run, and its plain copy in train.log."""
+"""The console output of a training run, and the plain copy of the output in train.log."""
 
 import errno
 import math
@@ -15,16 +15,17 @@ from rich.text import Text
 from gptmini.report.tables import aligned, printable
 from gptmini.runs.metrics import STEP, Line, is_number, tags_of
 
-# Seconds between two plain progress lines: often enough to see progress, and readable.
+# Seconds between two plain progress lines. A user sees progress often, and the output stays short enough to read.
 PLAIN_SECONDS = 5.0
-SPARKS = 10  # validations in the sparkline
-ROWS = 8  # validations in the final table: first, last and others between them; the best validation is added
+SPARKS = 10  # number of validations in the sparkline
+# Number of validations in the final table, from the first to the last validation. The best validation is added.
+ROWS = 8
 
-BLOCKS = "▁▂▃▄▅▆▇█"  # characters of the sparkline, lowest first
+BLOCKS = "▁▂▃▄▅▆▇█"  # characters of the sparkline; the lowest character comes first
 
-TOKENS = "train/tokens"  # grows by the same number in every step; not logged at every validation
+TOKENS = "train/tokens"  # this scalar grows by the same number in every step, and some validations do not log it
 
-# Columns of the final table: heading -> (tag of a scalar, its format).
+# The columns of the final table. Each heading maps to the tag of a scalar and the format of the scalar.
 COLUMNS = {
     "tokens": (TOKENS, "{:,.0f}"),
     "train loss": ("train/loss", "{:.4f}"),
@@ -35,10 +36,10 @@ COLUMNS = {
 
 
 class BrokenPipeConsole(Console):
-    """A console that stops printing when its reader is gone: after `| head`, or after the terminal was closed."""
+    """A console that stops printing when nobody reads its output, such as after `| head` or in a closed terminal."""
 
     def on_broken_pipe(self) -> None:
-        """Stop printing from now on. Rich would exit the program here."""
+        """Stop printing from now on. Rich's own on_broken_pipe would exit the program."""
         self.quiet = True
 
     def _check_buffer(self) -> None:
@@ -52,14 +53,17 @@ class BrokenPipeConsole(Console):
 
 
 class ConsoleLogger(Logger):
-    """A logger that shows a progress bar on a terminal, and plain lines elsewhere. It writes every line to train.log.
+    """A logger that shows a progress bar on a terminal, and prints plain lines elsewhere.
+
+    It also writes every line to train.log.
 
     Args:
         console: the console of the user.
         log_file: a console that writes to train.log.
-        max_steps: last optimizer step of the run.
-        lines: lines of metrics.jsonl of a resumed run, up to the step at which it resumes.
-        validation_due: whether a validation follows a step. If so, the validation's line is the step's only line.
+        max_steps: number of the last optimizer step of the run.
+        lines: for a resumed run, the lines of metrics.jsonl up to the step at which the run resumes.
+        validation_due: a function that returns whether a validation follows a step. If a validation follows, only the
+            validation prints a line for the step.
     """
 
     def __init__(
@@ -75,13 +79,13 @@ class ConsoleLogger(Logger):
         self.log_file = log_file
         self.max_steps = max_steps
 
-        # For each validation: the latest value of each scalar, by tag, and the step as "step".
+        # For each validation, a dict that maps each tag to the latest value of the scalar, and "step" to the step.
         self.validations: list[dict[str, float]] = []
         self._validation_due = validation_due
-        self._latest: dict[str, float] = {}  # latest value of each scalar, by tag
+        self._latest: dict[str, float] = {}  # maps each tag to the latest value of the scalar
         self._tokens_per_step: float | None = None  # None until train/tokens is logged
         self._bar: Progress | None = None
-        self._start: tuple[float, int] | None = None  # time and step of the first metrics
+        self._start: tuple[float, int] | None = None  # time and step of the first logged metrics
         self._last_printed = -PLAIN_SECONDS  # time of the last progress line
 
         for line in lines:
@@ -90,22 +94,22 @@ class ConsoleLogger(Logger):
 
     @property
     def name(self) -> str:
-        """The logger's name; required by Lightning."""
+        """The name of the logger. Lightning requires a name."""
         return "console"
 
     @property
     def version(self) -> int:
-        """The logger's version; required by Lightning, always 0."""
+        """The version of the logger. Lightning requires a version. It is always 0."""
         return 0
 
     def log_hyperparams(self, *args: object, **kwargs: object) -> None:
-        """Do nothing: the command has already described the run."""
+        """Do nothing, because the command has already printed the settings of the run."""
 
     @rank_zero_only
     def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
-        """Show the latest loss, validation loss, speed and time left, from scalars by tag.
+        """Show the latest loss, the validation loss or the speed, and the time left. metrics maps tags to scalars.
 
-        Ignore scalars without a step. A user's callback may log them.
+        Ignore scalars without a step. The callback of a user may log scalars without a step.
         """
         if step is None:
             return
@@ -116,7 +120,8 @@ class ConsoleLogger(Logger):
         self._store(metrics, step)
 
         validated = "val/loss" in metrics
-        # On a terminal, the bar moves with every point. Elsewhere lines stay visible, so print fewer lines.
+        # On a terminal, every call updates the progress bar. Elsewhere, each printed line stays visible, so print fewer
+        # lines.
         if self.console.is_terminal:
             self._draw_bar(step, now)
         is_progress = now - self._last_printed >= PLAIN_SECONDS and not self._validation_due(step)
@@ -139,10 +144,10 @@ class ConsoleLogger(Logger):
 
     @rank_zero_only
     def print_line(self, line: str | Text, *, on_console: bool = True) -> None:
-        """Write a line to train.log and, if on_console is true, to the console.
+        """Write a line to train.log. If on_console is true, write the line to the console, too.
 
-        Ignore an OSError, such as a full disk: the other output still gets the line. MetricsLogger writes to the same
-        folder and reports the error.
+        If one of the two outputs raises an OSError, for example because the disk is full, ignore the error. The other
+        output still gets the line. MetricsLogger writes to the same folder and reports the error.
         """
         if not isinstance(line, Text):
             line = printable(line)
@@ -152,9 +157,9 @@ class ConsoleLogger(Logger):
                 console.print(line, markup=False, highlight=False, emoji=False)
 
     def final_table(self) -> list[str]:
-        """Return a table of validations, including the last and the best validation, as lines of at most 71 characters.
+        """Return the lines of a table of validations. The table includes the last and the best validation.
 
-        The list is empty if the run has no validation.
+        A line has at most 71 characters. The list is empty if the run has no validation.
         """
         if not self.validations:
             return []
@@ -204,10 +209,9 @@ class ConsoleLogger(Logger):
         self._bar.update(self._task, completed=step, description=str(text))
 
     def _progress_text(self, step: int, now: float, *, validated: bool) -> Text:
-        """Return the loss, the validation loss or the speed, and the time left, as far as they are known.
-
-        80 characters are too few for validation loss and speed. Lines of a validation show the validation loss. All
-        other lines show the speed.
+        """Return the loss, the validation loss or the speed, and the time left. Leave out unknown values.
+        A line of 80 characters is too short for both the validation loss and the speed. So the line of a validation
+        shows the validation loss, and all other lines show the speed.
         """
         parts = []
         if "train/loss" in self._latest:
@@ -226,9 +230,10 @@ class ConsoleLogger(Logger):
         return Text("  ").join(parts)
 
     def _trend(self) -> Text:
-        """Return the latest validation loss, an arrow (down or up from the previous loss), and a sparkline.
+        """Return the latest validation loss, an arrow and a sparkline.
 
-        An ASCII console gets no sparkline.
+        The arrow shows whether the loss has fallen or risen since the previous validation. If the console can print
+        only ASCII, the sparkline is left out.
         """
         losses = [validation["val/loss"] for validation in self.validations]
         is_ascii = self.console.options.ascii_only
@@ -246,10 +251,14 @@ class ConsoleLogger(Logger):
 
 
 def sparkline(values: Sequence[float]) -> str:
-    """Return one block character per value, scaled linearly from the lowest to the highest value; "?" if not finite."""
+    """Return one block character for each value. Return "?" for a value that is not finite.
+
+    The heights of the blocks grow linearly from the lowest to the highest value.
+    """
     finite = [value for value in values if math.isfinite(value)]
     low = min(finite, default=0.0)
-    spread = max(finite, default=0.0) - low or math.inf  # equal values all have the lowest block
+    # If all values are equal, all values get the lowest block.
+    spread = max(finite, default=0.0) - low or math.inf
 
     line = ""
     for value in values:
@@ -259,12 +268,12 @@ def sparkline(values: Sequence[float]) -> str:
 
 
 def _ordered(loss: float) -> float:
-    """Return a loss for comparisons; a loss that is not finite counts as infinity."""
+    """Return a loss that can be compared with other losses. A loss that is not finite becomes infinity."""
     return loss if math.isfinite(loss) else math.inf
 
 
 def duration(seconds: float) -> str:
-    """Format seconds with their largest two units: 1 h 02 min, 3 min 05 s, 12 s."""
+    """Format a number of seconds with its two largest units, for example 1 h 02 min, 3 min 05 s or 12 s."""
     minutes, seconds = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     if hours:

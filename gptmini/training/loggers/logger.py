@@ -1,6 +1,6 @@
-"""Logging functions for callbacks, and the MetricsLogger that writes metrics.jsonl in every run.
+"""Logging functions for callbacks, and the class MetricsLogger. In every run, MetricsLogger writes metrics.jsonl.
 
-Every logger receives scalars. Only a RunLogger receives samples, tables and images.
+Every logger of a run receives scalars. Only a RunLogger receives samples, tables and images, too.
 """
 
 import os
@@ -18,19 +18,21 @@ from lightning.pytorch.utilities import rank_zero_only
 from gptmini.files import flush_file, naming, replacing
 from gptmini.runs.metrics import FILE, PICTURES, STEP, TIME, line_of
 
-# Logged values of a step, by tag: a number, a list of texts, the rows of a table, or the bytes of a PNG file.
+# A dict that maps tags to the logged values of a step. A value is a number, a list of texts, the rows of a table, or
+# the bytes of a PNG file.
 Entries = Mapping[str, Any]
 
 
 class RunLogger(Logger):
     """A logger that also accepts samples, tables and images, and that writes directly into a run's folder.
 
-    Subclasses implement write() and flush(). Loggers of other libraries get only scalars. They may have methods with
-    the same names but different arguments, such as log_image of Weights & Biases.
+    Subclasses implement write() and flush(). Loggers of other libraries get only scalars, because their methods may
+    have the same names but different arguments. An example is log_image of Weights & Biases.
 
     Args:
-        save_dir: the run's folder.
-        on_error: receives the first OSError, and then the run continues. None raises every OSError. May be set later.
+        save_dir: the run folder.
+        on_error: a function that receives the first OSError. Afterwards, the run continues. If on_error is None, every
+            OSError is raised. The attribute on_error may be set later.
     """
 
     def __init__(
@@ -39,11 +41,11 @@ class RunLogger(Logger):
         super().__init__()
         self.folder = Path(save_dir)
         self.on_error = on_error
-        self.has_failed = False  # whether an OSError was reported
+        self.has_failed = False  # whether on_error has received an OSError
 
     @abstractmethod
     def write(self, step: int, entries: Entries) -> None:
-        """Write the logged values of an optimizer step, by tag."""
+        """Write the logged values of an optimizer step. entries maps tags to values."""
 
     @abstractmethod
     def flush(self) -> None:
@@ -51,10 +53,13 @@ class RunLogger(Logger):
 
     @rank_zero_only
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
-        """Write scalars, by tag. Ignore scalars without a step. A user's callback may log them."""
+        """Write scalars. metrics maps tags to scalars.
+
+        Ignore scalars without a step. The callback of a user may log scalars without a step.
+        """
         if step is None:
             return
-        # A user's callback may log a tensor or a NumPy number.
+        # The callback of a user may log a tensor or a NumPy number.
         numbers = {
             tag: value.item() if hasattr(value, "item") else value for tag, value in metrics.items()
         }
@@ -72,7 +77,7 @@ class RunLogger(Logger):
 
     @rank_zero_only
     def log_image(self, tag: str, png: bytes, step: int) -> None:
-        """Write an image, given as the bytes of a PNG file."""
+        """Write an image. The argument png contains the bytes of a PNG file."""
         self.attempt(lambda: self.write(step, {tag: png}))
 
     @rank_zero_only
@@ -81,7 +86,7 @@ class RunLogger(Logger):
         self.attempt(self.flush)
 
     def attempt(self, write: Callable[[], None]) -> None:
-        """Call write. Pass the first OSError of this logger to on_error."""
+        """Call the function write. Pass the first OSError of this logger to on_error."""
         try:
             write()
         except OSError as error:
@@ -93,31 +98,31 @@ class RunLogger(Logger):
 
     @property
     def save_dir(self) -> str:
-        """The run's folder. Lightning's callbacks write their files to save_dir/name/version."""
+        """The run folder. Lightning's callbacks write their files to the folder save_dir/name/version."""
         return str(self.folder)
 
     @property
     def name(self) -> str:
-        """Empty, because the logger has no folder of its own in save_dir."""
+        """An empty string, because the logger has no folder of its own in save_dir."""
         return ""
 
     @property
     def version(self) -> str:
-        """Empty, because the logger has no folder of its own in save_dir."""
+        """An empty string, because the logger has no folder of its own in save_dir."""
         return ""
 
     def log_hyperparams(self, *args: object, **kwargs: object) -> None:
-        """Do nothing: the run's config.yaml has every value."""
+        """Do nothing, because the config.yaml of the run contains every value."""
 
 
 class MetricsLogger(RunLogger):
-    """A logger that writes one line of metrics.jsonl per call; gptmini/runs/metrics.py describes the format.
+    """A logger that writes one line to metrics.jsonl for each call. gptmini/runs/metrics.py describes the format.
 
-    While the disk is full, logged values are lost, and the run continues.
+    While the disk is full, values that callbacks log are lost, and the run continues.
     """
 
     def write(self, step: int, entries: Entries) -> None:
-        """Append a line. Write an image to a file in pictures/, and write the name of this file into the line."""
+        """Append a line. Write each image to a file in pictures/, and write the name of the file into the line."""
         named = {}
         for tag, value in entries.items():
             named[tag] = value
@@ -130,7 +135,7 @@ class MetricsLogger(RunLogger):
                 with replacing(path) as file:
                     file.write(value)
 
-        # A user's metric may have the name step or time. It must not replace our values.
+        # The metric of a user may have the name 'step' or 'time'. It must not replace gptmini's step and time.
         own = {STEP: step, TIME: round(time.time(), 3)}
         self._append(line_of({**own, **named, **own}))
         self.has_failed = False
@@ -144,7 +149,7 @@ class MetricsLogger(RunLogger):
                 flush_file(file)
 
     def _append(self, line: bytes) -> None:
-        """Append a line completely or not at all."""
+        """Append a line. If this raises OSError, the file is unchanged."""
         path = self.folder / FILE
         with naming(path), path.open("ab", buffering=0) as file:
             size = os.fstat(file.fileno()).st_size
@@ -166,7 +171,10 @@ class LinePrinter(Protocol):
 
 
 def log(trainer: L.Trainer, metrics: dict[str, float], *, step: int | None = None) -> None:
-    """Send scalars, by tag, to every logger of a run. step is the optimizer step; None for the latest step."""
+    """Send scalars to every logger of a run. metrics maps tags to scalars.
+
+    The argument step is the optimizer step. None means the latest step.
+    """
     if step is None:
         step = trainer.global_step
     for logger in trainer.loggers:
@@ -174,12 +182,12 @@ def log(trainer: L.Trainer, metrics: dict[str, float], *, step: int | None = Non
 
 
 def print_line(trainer: L.Trainer, line: str) -> None:
-    """Print a line for the user, on every logger that can print."""
+    """Print a line for the user with every logger that can print lines."""
     for logger in trainer.loggers:
         if isinstance(logger, LinePrinter):
             logger.print_line(line)
 
 
 def run_loggers(trainer: L.Trainer) -> list[RunLogger]:
-    """Return the loggers of a run that accept samples, tables and images; every rank has the same loggers."""
+    """Return the loggers of a run that accept samples, tables and images. Every rank has the same loggers."""
     return [logger for logger in trainer.loggers if isinstance(logger, RunLogger)]

@@ -1,4 +1,4 @@
-"""TensorBoard event files of a run: a copy of its metrics.jsonl, and data for comparing runs."""
+"""Write the TensorBoard event files of a run. They contain a copy of metrics.jsonl, and data for comparing runs."""
 
 import os
 import struct
@@ -17,37 +17,39 @@ from gptmini.report.tags import COMPARED, LAYOUT
 from gptmini.runs.metrics import STEP, TIME, Line, is_number, picture_path, tags_of
 from gptmini.training.loggers.logger import Entries, RunLogger
 
-EVENT_FILES = "events.out.tfevents.*"  # TensorBoard's names, in the run folder
-# Numeric entities for characters with a special meaning in Markdown or HTML.
+# The names that TensorBoard gives to event files. They are in the run folder.
+EVENT_FILES = "events.out.tfevents.*"
+# Maps each character with a special meaning in Markdown or HTML to a numeric entity of HTML.
 ENTITIES = str.maketrans({character: f"&#{ord(character)};" for character in "\\`*_[]<>&|~\r\n"})
-RULE = "\n\n---\n\n"  # Markdown's horizontal rule, between two samples
+RULE = "\n\n---\n\n"  # horizontal rule of Markdown; it separates two samples
 
-# TensorBoard stores numbers as float64. It is exact for whole numbers below this limit.
+# TensorBoard stores numbers as float64. A float64 is exact for whole numbers below this limit.
 LARGEST_NUMBER = 2**53
 
 
 class EventLogger(RunLogger):
     """A logger that writes TensorBoard events directly into the run folder.
 
-    After a disk error it stops writing events. The curves continue in metrics.jsonl, and a resumed run rewrites all
-    events from that file.
+    After a disk error, this logger stops writing events. metrics.jsonl still gets all values. A resumed run rewrites
+    all events from metrics.jsonl.
     """
 
-    _writer: FileWriter | None = None  # opened by the first event
-    _descriptor: int | None = None  # descriptor of the open folder, if its name is not UTF-8
+    _writer: FileWriter | None = None  # the first event opens it
+    # Descriptor of the open run folder; None if the name of the folder is UTF-8.
+    _descriptor: int | None = None
 
     @rank_zero_only
     def rewrite(self, lines: Sequence[Line]) -> None:
         """Rewrite the event files of a resumed run from the lines of its metrics.jsonl.
 
-        TensorBoard's own solution, a new file with purge_step, does not work. The default fast loader ignores
-        purge_step: it drops a tag's later points only if the tag is logged again, and keeps the first HParams entry.
-        The slow loader shows texts twice.
+        TensorBoard's own solution is a new event file with the option purge_step. This does not work. TensorBoard's
+        default loader, the fast loader, ignores purge_step. It drops the later points of a tag only if the tag is
+        logged again, and it keeps the first HParams entry. TensorBoard's slow loader shows texts twice.
         """
         self.attempt(lambda: self._write_lines(lines))
 
     def _write_lines(self, lines: Sequence[Line]) -> None:
-        """Replace all event files by the lines of metrics.jsonl."""
+        """Delete all event files, and write new event files from the lines of metrics.jsonl."""
         for path in self.folder.glob(EVENT_FILES):
             path.unlink()
         for line in lines:
@@ -59,7 +61,7 @@ class EventLogger(RunLogger):
             self.write(line[STEP], entries, line.get(TIME))
 
     def write(self, step: int, entries: Entries, now: float | None = None) -> None:
-        """Write events at the time `now`, in seconds since 1970; None for the current time."""
+        """Write events with the time stamp now, in seconds since 1970. None means the current time."""
         numbers = {tag: float(value) for tag, value in entries.items() if is_number(value)}
         if numbers:
             self._add(_scalars(numbers), step, now)
@@ -88,9 +90,9 @@ class EventLogger(RunLogger):
         """Add the run to TensorBoard's HParams page.
 
         Args:
-            values: every value of the run, by dotted key.
-            changed: keys that the user changed; the first columns of the page.
-            others: keys of the other columns.
+            values: maps the dotted keys of the configuration to the values of the run.
+            changed: keys that the user changed. They are the first columns of the page.
+            others: keys of all other columns.
         """
         plain = {encodable(key): _hparams_value(value) for key, value in values.items()}
         columns = [encodable(key) for key in changed]
@@ -104,7 +106,7 @@ class EventLogger(RunLogger):
 
     @rank_zero_only
     def finalize(self, status: str) -> None:
-        """Close the event file, if it is open. A later event opens a new file."""
+        """Close the event file if it is open. A later event opens a new file."""
         if self._writer is not None and not self.has_failed:
             self.attempt(self._writer.close)
         self._writer = None
@@ -121,30 +123,30 @@ class EventLogger(RunLogger):
         self._writer.add_summary(summary, step, now)
 
     def _path(self) -> str:
-        """Return the folder's path in UTF-8, which TensorBoard's writer requires."""
+        """Return a path of the run folder in UTF-8. TensorBoard's writer requires UTF-8."""
         path = str(self.folder)
         if encodable(path) == path:
             return path
-        # Names in other encodings exist only on Linux. Linux has a second path for each open folder.
+        # Names that are not UTF-8 exist only on Linux. Linux has a second path for each open folder.
         self._descriptor = os.open(self.folder, os.O_RDONLY)
         return f"/proc/self/fd/{self._descriptor}"
 
 
 def _scalars(numbers: dict[str, float]) -> Summary:
-    """Return one event with all scalars of a step."""
+    """Return one event that contains all scalars of a step."""
     values = [Summary.Value(tag=encodable(tag), simple_value=numbers[tag]) for tag in numbers]
     return Summary(value=values)
 
 
 def _image(tag: str, png: bytes) -> Summary:
-    """Return an event with an image. In a PNG file, width and height start at the 17th byte."""
+    """Return an event that contains an image. In a PNG file, width and height start at the 17th byte."""
     width, height = struct.unpack(">II", png[16:24])
     image = Summary.Image(encoded_image_string=png, width=width, height=height, colorspace=4)
     return Summary(value=[Summary.Value(tag=encodable(tag), image=image)])
 
 
 def _hparams_value(value: object) -> float | str:
-    """Convert a value for TensorBoard's HParams page to a number or a string. True, None and lists become strings."""
+    """Convert a value to a number or a string for TensorBoard's HParams page. True, None and lists become strings."""
     if type(value) is int and abs(value) < LARGEST_NUMBER:
         return value
     if type(value) is float:
@@ -155,9 +157,9 @@ def _hparams_value(value: object) -> float | str:
 def _hparams_summaries(
     values: dict[str, float | str], changed: Sequence[str], others: Sequence[str]
 ) -> tuple[Summary, Summary]:
-    """Return the columns of TensorBoard's HParams page, and a run's entry.
+    """Return two summaries. One contains the columns of TensorBoard's HParams page, the other the entry of the run.
 
-    TensorBoard reads the columns from one of the compared runs, and an entry from each run.
+    TensorBoard reads the columns from one of the compared runs. It reads an entry from each run.
     """
     # Protobuf creates this class during the import, so type checkers do not see it.
     # pyrefly: ignore[missing-module-attribute]
@@ -176,13 +178,13 @@ def _hparams_summaries(
 
 
 def _samples(texts: Sequence[str]) -> str:
-    """Return texts in Markdown, each as a code block with an indent of four spaces."""
+    """Return texts in Markdown. Each text becomes a code block that is indented by four spaces."""
     blocks = ["\n".join("    " + line for line in text.splitlines()) for text in texts]
     return RULE.join(blocks)
 
 
 def _table(rows: Sequence[Sequence[str]]) -> str:
-    """Return a table in Markdown, with special characters of the cells escaped."""
+    """Return a table in Markdown. Special characters in the cells are escaped."""
     heading, *others = [
         "| " + " | ".join(str(cell).translate(ENTITIES) for cell in row) + " |" for row in rows
     ]
