@@ -31,7 +31,7 @@ def assemble(
             device and stores the batch size in module.settings.batch_size. If a state is given, this function also
             restores the state of the callbacks.
         store: the training and validation tokens.
-        state: the state to resume from, which contains the model; None to start from the first step.
+        state: the state to resume from. It contains the model. None: start from the first step.
 
     Returns the module and the data module for Trainer.fit.
     Raises UserError in these cases: A seed or an optimizer setting is out of range. The training or validation split is

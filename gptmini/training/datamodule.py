@@ -56,7 +56,7 @@ class TokenDataModule(L.LightningDataModule):
         n_val_tokens = store.n_tokens("val")
         if n_val_tokens < context_length + 1:
             raise UserError(
-                f"the val split must have more than context_length={context_length} tokens, "
+                f"the val split must have more than model.context_length={context_length} tokens, "
                 f"got {n_val_tokens}; use more text or a smaller model.context_length"
             )
         n_in_block = sum(source.weight for source in store.sources)

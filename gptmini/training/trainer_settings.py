@@ -72,7 +72,7 @@ class TrainerSettings:
         return self
 
     def placed(self, world: World) -> "TrainerSettings":
-        """Return the settings in which devices and num_nodes are numbers. The world provides the numbers for 'auto'.
+        """Return the settings with numbers for devices and num_nodes. The world provides the numbers for 'auto'.
 
         Raises UserError if torchrun or srun started a different number of ranks. Raises UserError if num_nodes is above
         1 but neither torchrun nor srun started this process. Raises UserError if the global batch cannot be divided

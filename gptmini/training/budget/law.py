@@ -1,4 +1,4 @@
-"""The scaling law that budget= uses, and the sizes of the text and the model, on which the law depends."""
+"""The scaling law that budget= uses. The law depends on the size of the text and on the size of the model."""
 
 import math
 from dataclasses import dataclass

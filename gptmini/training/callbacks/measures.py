@@ -40,7 +40,7 @@ class StepTimes:
             return
 
         if self._device == "mps":
-            # torch.mps.Event cannot time a part in which the device has no work. So make the host wait.
+            # torch.mps.Event cannot time a part if the device has no work during the part. So make the host wait.
             torch.mps.synchronize()
         self._seconds.append(time.perf_counter())
 

@@ -60,6 +60,6 @@ class OverfittingNotice(L.Callback):
         print_line(
             trainer,
             f"overfit  val loss has not fallen below {self._lowest:.4f} (step {self._step}, kept in best.ckpt) for "
-            f"{self._n_above} validations; try more text, model.dropout=0.1 or a lower learning rate; "
-            "callbacks=early_stopping ends such runs",
+            f"{self._n_above} validations; try more text, model.dropout=0.1 or a lower learning rate, "
+            "or use callbacks=early_stopping to end the run when this happens",
         )

@@ -92,9 +92,9 @@ def before_micro_step(model: GPT, *, is_last: bool) -> None:
 
 
 def eagerly(model: GPT) -> AbstractContextManager[object]:
-    """Return a context manager in which blocks run without compilation.
+    """Return a context manager that makes blocks run without compilation.
 
-    Validation uses it, because the batches of a validation have different shapes.
+    Every validation uses this context manager, because the batches of a validation have different shapes.
     """
     return torch.compiler.set_stance("force_eager") if is_sharded(model) else nullcontext()
 
