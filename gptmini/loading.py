@@ -55,6 +55,27 @@ def load(path: str | Path) -> "tuple[GPT, Tokenizer]":
     return model_and_tokenizer(read_checkpoint(checkpoint), checkpoint)
 
 
+def load_for_sampling(path: str | Path, *, device: str, dtype: str) -> "tuple[GPT, Tokenizer]":
+    """Load model and tokenizer like load, ready to draw tokens on a device.
+
+    Args:
+        path: as for load.
+        device: auto, cpu, cuda or mps.
+        dtype: of the weights: auto, fp32, bf16 or fp64.
+
+    Raises the errors of load. Raises UserError if the device is not available.
+    """
+    from gptmini.generation import pack
+    from gptmini.hardware import choose_device, choose_dtype
+
+    chosen = choose_device(device)
+    model, tokenizer = load(path)
+    model.eval().to(device=chosen, dtype=choose_dtype(dtype, chosen))
+    if chosen == "cpu":
+        pack(model)
+    return model, tokenizer
+
+
 def is_exported(path: str | Path) -> bool:
     """Return whether a path is the folder of a Hugging Face model."""
     return (Path(path) / "config.json").is_file()

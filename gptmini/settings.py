@@ -38,6 +38,7 @@ SAMPLE_SEED = 1
 SAMPLE_TEMPERATURE = 0.8  # with a value below 1, the samples of a small model make more sense
 # Maximum number of new tokens. Many tokenizers do not have an end-of-text token that would end a sample.
 SAMPLE_TOKENS = 200
+CHAT_TOKENS = 512  # maximum number of tokens of an answer in chat and serve
 SAMPLE_BATCH_SIZE = 8
 
 

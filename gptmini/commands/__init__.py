@@ -20,6 +20,8 @@ COMMANDS = {
     "runs": "list all runs in a table",
     "prepare": "tokenise text without training",
     "sample": "continue prompts with a trained model",
+    "chat": "talk to a trained model in the terminal",
+    "serve": "serve a trained model: a web page, and an API that OpenAI's clients speak",
     "evaluate": "measure loss, perplexity and bits per byte of a trained model on held-out text",
     "export": "write a trained model as a Hugging Face folder or a GGUF file",
     "import": "create a run from a model that another program trained",

@@ -8,14 +8,13 @@ from contextlib import suppress
 
 from gptmini.commands.arguments import at_least_one, print_resolved_run
 from gptmini.commands.mistakes import Parser, one_line_errors, path_argument, print_error
+from gptmini.commands.sample_options import add_device, add_sampling, rules_of
 from gptmini.commands.sample_output import Interruption, show_jsonl, show_text
 from gptmini.configuration.messages import advising_on_memory
 from gptmini.data.escapes import unescaped
 from gptmini.process import INTERRUPTED, MISUSE, restore_gc_and_sigint
-from gptmini.settings import SAMPLE_BATCH_SIZE, SAMPLE_SEED, SAMPLE_TEMPERATURE, SAMPLE_TOKENS
+from gptmini.settings import SAMPLE_BATCH_SIZE, SAMPLE_TOKENS
 from gptmini.user_error import UserError
-
-DTYPES = ("fp32", "bf16", "fp64")
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
@@ -72,54 +71,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         help="maximum number of tokens per sample (default: %(default)s)",
     )
 
-    # How the next token is drawn. gptmini.generation.Rules checks the ranges.
-    parser.add_argument(
-        "--temperature",
-        type=float,
-        default=SAMPLE_TEMPERATURE,
-        help="divisor of the logits; 0 always takes the most probable token (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--top-k",
-        type=at_least_one,
-        help="draw only from this many most probable tokens (default: all)",
-    )
-    parser.add_argument(
-        "--top-p",
-        type=float,
-        help="draw only from the smallest set of tokens with this total probability (default: all)",
-    )
-    parser.add_argument(
-        "--min-p",
-        type=float,
-        help="draw only from tokens at least this many times as probable as the most probable token (default: all)",
-    )
-    parser.add_argument(
-        "--repetition-penalty",
-        type=float,
-        default=1.0,
-        help="a value above 1 makes repetitions less probable (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--seed",
-        type=int,
-        default=SAMPLE_SEED,
-        help="random seed; the same seed gives the same samples (default: %(default)s)",
-    )
-
-    # The end of a sample.
-    parser.add_argument(
-        "--stop",
-        type=unescaped,
-        action="append",
-        default=[],
-        help=r"end a sample before this text, such as '\n\n'; may be repeated",
-    )
-    parser.add_argument(
-        "--ignore-end-of-text",
-        action="store_true",
-        help="continue after the end of a document or answer",
-    )
+    add_sampling(parser)
 
     # Output.
     parser.add_argument(
@@ -134,18 +86,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         help="with --format jsonl: print token ids and log-probabilities too",
     )
 
-    # Computation.
-    parser.add_argument(
-        "--device",
-        default="auto",
-        help="auto, cpu, cuda or mps (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--dtype",
-        default="auto",
-        choices=("auto", *DTYPES),
-        help="dtype of the weights; auto: bf16 on a GPU that supports it, otherwise the dtype in the checkpoint",
-    )
+    add_device(parser)
     parser.add_argument(
         "--compile",
         action="store_true",
@@ -174,14 +115,7 @@ def main(arguments: list[str] | None = None) -> None:
     from gptmini.runs import named_run
 
     prompts = read_prompts(options)
-    rules = {
-        "max_new_tokens": options.max_new_tokens,
-        "temperature": options.temperature,
-        "top_k": options.top_k,
-        "top_p": options.top_p,
-        "min_p": options.min_p,
-        "repetition_penalty": options.repetition_penalty,
-    }
+    rules = rules_of(options)
     Rules(**rules)  # refuses values out of range before the model is loaded
     device = choose_device(options.device)
     if options.compile:

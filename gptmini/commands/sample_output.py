@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from gptmini.generation import TextPiece
@@ -23,6 +23,9 @@ SHOWN_ON_TERMINALS = {
 }
 
 
+T = TypeVar("T")
+
+
 class Interruption:
     """Handler that ends a stream of pieces at the first Ctrl-C, so that all generated text is written.
 
@@ -32,7 +35,7 @@ class Interruption:
     def __init__(self) -> None:
         self.came: float | None = None  # time.monotonic() of the first Ctrl-C, in seconds
 
-    def until_interrupted(self, pieces: Iterator["TextPiece"]) -> Iterator["TextPiece"]:
+    def until_interrupted(self, pieces: Iterator[T]) -> Iterator[T]:
         """Yield the pieces up to the first Ctrl-C."""
         self.came = None
         before = signal.signal(signal.SIGINT, self._note)

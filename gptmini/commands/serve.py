@@ -1,0 +1,124 @@
+"""Serve a trained model over HTTP: gptmini serve RUN [options]."""
+
+import argparse
+import os
+import sys
+from importlib.util import find_spec
+
+from gptmini.commands.arguments import at_least_one, print_resolved_run
+from gptmini.commands.mistakes import Parser, one_line_errors, path_argument
+from gptmini.commands.sample_options import add_device, add_sampling, rules_of
+from gptmini.configuration.messages import advising_on_memory
+from gptmini.process import restore_gc_and_sigint
+from gptmini.settings import CHAT_TOKENS
+from gptmini.user_error import UserError
+
+LOCAL_HOSTS = ("127.0.0.1", "localhost", "[::1]")
+
+
+def parse(arguments: list[str] | None) -> argparse.Namespace:
+    """Read the command line."""
+    parser = Parser(
+        prog="gptmini serve",
+        description="Serve a trained model: a web page at /, and an API at /v1 that OpenAI's clients speak.",
+    )
+    parser.add_argument(
+        "run",
+        type=path_argument,
+        help="run folder (its best checkpoint), checkpoint file or exported folder, such as runs/latest",
+    )
+    parser.add_argument(
+        "--host", default="127.0.0.1", help="address to listen on (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--port", type=int, default=8000, help="port to listen on (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--allow-host",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="accept requests to this host name too; may be repeated",
+    )
+    parser.add_argument(
+        "--allow-origin",
+        metavar="URL",
+        help="let pages of this origin use the API from a browser (default: none)",
+    )
+    parser.add_argument(
+        "--api-key",
+        default=os.environ.get("GPTMINI_API_KEY"),
+        metavar="KEY",
+        help="require this key from clients (default: the variable GPTMINI_API_KEY, otherwise none)",
+    )
+    parser.add_argument(
+        "--batch-size",
+        type=at_least_one,
+        default=8,
+        help="maximum number of answers that are generated at the same time (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--max-waiting",
+        type=at_least_one,
+        default=64,
+        help="maximum number of waiting requests; more are refused with 503 (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--max-new-tokens",
+        type=at_least_one,
+        default=CHAT_TOKENS,
+        help="maximum number of tokens per answer (default: %(default)s)",
+    )
+    add_sampling(parser)
+    add_device(parser)
+    return parser.parse_args(arguments)
+
+
+@one_line_errors()
+@advising_on_memory("lower --batch-size, or use a machine with more memory")
+def main(arguments: list[str] | None = None) -> None:
+    """Load the model, and answer requests until Ctrl-C or SIGTERM."""
+    options = parse(arguments)
+    missing = [name for name in ("starlette", "uvicorn") if find_spec(name) is None]
+    if missing:
+        raise UserError(f"gptmini serve requires {missing[0]}; run: pip install 'gptmini[serve]'")
+
+    from gptmini.generation import Rules
+    from gptmini.loading import load_for_sampling
+    from gptmini.runs import named_run
+    from gptmini.serving.engine import Engine
+    from gptmini.serving.server import Server, ServerSettings, listen, run
+
+    rules = rules_of(options)
+    Rules(**rules)  # checks the ranges before the model is loaded
+    listening = listen(options.host, options.port)
+    restore_gc_and_sigint()
+    path = named_run(options.run, saved=True)
+    model, tokenizer = load_for_sampling(path, device=options.device, dtype=options.dtype)
+    print_resolved_run(options.run, path)
+
+    settings = ServerSettings(
+        model=options.run.name or options.run.resolve().name,
+        defaults={name: value for name, value in rules.items() if name != "max_new_tokens"},
+        seed=options.seed,
+        stop=options.stop,
+        ignore_end_of_text=options.ignore_end_of_text,
+        max_tokens=options.max_new_tokens,
+        allowed_hosts=[*LOCAL_HOSTS, options.host, *options.allow_host],
+        allow_origin=options.allow_origin,
+        api_key=options.api_key,
+    )
+    engine = Engine(
+        model,
+        tokenizer,
+        batch_size=options.batch_size,
+        max_waiting=options.max_waiting,
+    )
+    host = f"[{options.host}]" if ":" in options.host else options.host
+    port = listening.getsockname()[1]
+    print(f"serving {settings.model} at http://{host}:{port} (API: /v1); Ctrl-C ends", flush=True)
+    try:
+        run(Server(engine, tokenizer, settings).app(), listening)
+    finally:
+        engine.close(0)
+    sys.exit(0)
