@@ -1,0 +1,254 @@
+"""OpenAI's client gets what gptmini draws, and everything else gets an error in OpenAI's form."""
+
+import json
+import threading
+
+import httpx
+import openai
+import pytest
+import torch
+
+from gptmini.generation import generate
+from gptmini.tokenizer import CharTokenizer, with_chat_template
+from serving.clients import served
+from sizes import TALKATIVE
+from toys import wide_gpt
+
+CHARACTERS = "abcdefgUser: Aistn\n?h"
+LETTERS = with_chat_template(CharTokenizer("".join(sorted(set(CHARACTERS))), end_of_text=True))
+QUESTION = [{"role": "user", "content": "abc?"}]
+
+
+@pytest.fixture(scope="module")
+def model():
+    sizes = TALKATIVE | {"vocab_size": LETTERS.n_vocab, "context_length": 64}
+    return wide_gpt(sizes, dtype=torch.float64).eval()
+
+
+@pytest.fixture(scope="module")
+def address(model):
+    with served(model, LETTERS, max_tokens=64) as (url, _):
+        yield url
+
+
+@pytest.fixture
+def client(address):
+    """A client that checks every answer against OpenAI's types."""
+    return openai.OpenAI(
+        base_url=f"{address}/v1", api_key="none", max_retries=0, _strict_response_validation=True
+    )
+
+
+def test_there_is_one_model(client, address):
+    assert [model.id for model in client.models.list()] == ["tiny"]
+    assert client.models.retrieve("tiny").object == "model"
+    with pytest.raises(openai.NotFoundError, match="tiny"):
+        client.models.retrieve("other")
+    assert httpx.get(f"{address}/health").json()["status"] == "ok"
+
+
+def test_completions_are_the_samples_of_the_same_seed(client, model):
+    rules = {"temperature": 0.9, "top_p": 0.95, "seed": 3}
+    expected = generate(model, LETTERS, ["abc", "ha"], num_samples=2, max_new_tokens=12, **rules)
+    answer = client.completions.create(
+        model="tiny", prompt=["abc", "ha"], n=2, max_tokens=12, **rules
+    )
+    assert [choice.text for choice in answer.choices] == expected
+    assert [choice.index for choice in answer.choices] == [0, 1, 2, 3]
+    assert answer.usage.prompt_tokens == 5
+
+    ids = client.completions.create(
+        model="tiny", prompt=LETTERS.encode("abc"), max_tokens=12, echo=True, **rules
+    )
+    assert ids.choices[0].text == "abc" + expected[0]
+
+
+def test_completion_tokens_count_every_token_and_each_has_a_log_probability(client, model):
+    answer = client.completions.create(
+        model="tiny", prompt="abc", max_tokens=30, temperature=2.5, seed=1, logprobs=3
+    )
+    (choice,) = answer.choices
+    probabilities = choice.logprobs
+    assert choice.finish_reason == "stop"
+    assert answer.usage.completion_tokens == len(probabilities.tokens) < 30
+    assert probabilities.tokens[-1] == "<|endoftext|>"
+    assert "".join(probabilities.tokens[:-1]) == choice.text
+
+    ids = [*LETTERS.encode("abc" + choice.text), LETTERS.end_of_text]
+    with torch.no_grad():
+        expected = model(torch.tensor([ids[:-1]]))[0, 2:].log_softmax(-1)  # (n, V)
+    found = [expected[i, token].item() for i, token in enumerate(ids[3:])]
+    assert probabilities.token_logprobs == pytest.approx(found, abs=1e-9)
+    for i, likeliest in enumerate(probabilities.top_logprobs):
+        values = expected[i].topk(3).values.tolist()
+        assert sorted(likeliest.values(), reverse=True) == pytest.approx(values, abs=1e-9)
+
+
+def test_a_stop_string_ends_a_completion_before_it(client, model):
+    options = {"temperature": 0.9, "seed": 3}
+    (text,) = generate(model, LETTERS, "abc", max_new_tokens=20, **options)
+    stop = text[5:7]
+    answer = client.completions.create(
+        model="tiny", prompt="abc", max_tokens=20, stop=[stop], **options
+    )
+    assert answer.choices[0].text == text[: text.index(stop)]
+    assert answer.choices[0].finish_reason == "stop"
+
+
+def test_a_chat_is_the_continuation_of_its_prompt(client, model):
+    prompt = LETTERS.decode(LETTERS.chat_encoder.prompt(QUESTION))
+    options = {"temperature": 0.9, "seed": 3}
+    (text,) = generate(model, LETTERS, prompt, max_new_tokens=12, **options)
+    answer = client.chat.completions.create(
+        model="tiny",
+        messages=QUESTION,
+        max_completion_tokens=12,
+        logprobs=True,
+        top_logprobs=2,
+        **options,
+    )
+    (choice,) = answer.choices
+    assert choice.message.content == text.removeprefix(" ")
+    assert len(choice.logprobs.content) == answer.usage.completion_tokens
+    assert all(len(token.top_logprobs) == 2 for token in choice.logprobs.content)
+    assert bytes(choice.logprobs.content[0].bytes).decode() == choice.logprobs.content[0].token
+
+    pieces = client.chat.completions.create(
+        model="tiny",
+        messages=QUESTION,
+        max_tokens=12,
+        stream=True,
+        stream_options={"include_usage": True},
+        **options,
+    )
+    *chunks, last = list(pieces)
+    assert "".join(chunk.choices[0].delta.content for chunk in chunks) == choice.message.content
+    assert chunks[0].choices[0].delta.role == "assistant"
+    assert [chunk.choices[0].finish_reason for chunk in chunks[:-1]] == [None] * (len(chunks) - 1)
+    assert last.usage == answer.usage
+
+
+def test_a_streamed_completion_has_the_same_text(address):
+    # The strict client refuses finish_reason null in a stream of completions, which OpenAI itself sends.
+    client = openai.OpenAI(base_url=f"{address}/v1", api_key="none")
+    options = {"model": "tiny", "prompt": "abc", "max_tokens": 12, "temperature": 0.9, "n": 2}
+    whole = client.completions.create(**options)
+    texts = ["", ""]
+    for chunk in client.completions.create(stream=True, **options):
+        texts[chunk.choices[0].index] += chunk.choices[0].text
+    assert texts == [choice.text for choice in whole.choices]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "names"),
+    [
+        ("completions", {"model": "other"}, 404, "other"),
+        ("completions", {"prompt": "abc"}, 400, "model"),
+        ("completions", {"model": "tiny", "prompt": "%"}, 400, "'%'"),
+        ("completions", {"model": "tiny", "prompt": []}, 400, "prompt"),
+        ("completions", {"model": "tiny", "prompt": [999]}, 400, "999"),
+        ("completions", {"model": "tiny", "prompt": "a" * 100}, 400, "100"),
+        ("completions", {"model": "tiny", "max_tokens": 65}, 400, "64"),
+        ("completions", {"model": "tiny", "max_tokens": 0}, 400, "max_tokens"),
+        ("completions", {"model": "tiny", "temperature": "hot"}, 400, "temperature"),
+        ("completions", {"model": "tiny", "stop": [""]}, 400, "stop"),
+        ("completions", {"model": "tiny", "color": 1}, 400, "color"),
+        ("completions", {"model": "tiny", "presence_penalty": 1}, 400, "presence_penalty"),
+        ("completions", [], 400, "object"),
+        ("chat/completions", {"model": "tiny"}, 400, "messages"),
+        ("chat/completions", {"model": "tiny", "messages": [{"role": "user"}]}, 400, "message 1"),
+        (
+            "chat/completions",
+            {"model": "tiny", "messages": QUESTION, "top_logprobs": 2},
+            400,
+            "logp",
+        ),
+        ("nothing", {}, 404, "/v1/nothing"),
+    ],
+)
+def test_a_bad_request_gets_openais_error(address, path, body, status, names):
+    response = httpx.post(f"{address}/v1/{path}", json=body)
+    error = response.json()["error"]
+    assert response.status_code == status, error
+    assert set(error) == {"message", "type", "param", "code"}
+    assert names in error["message"]
+
+
+def test_other_sites_and_other_content_types_are_refused(address):
+    body = json.dumps({"model": "tiny", "prompt": "abc"})
+    url = f"{address}/v1/completions"
+    assert httpx.post(url, content=body, headers={"content-type": "text/plain"}).status_code == 415
+    assert (
+        httpx.post(url, content="{", headers={"content-type": "application/json"}).status_code
+        == 400
+    )
+    assert httpx.get(f"{address}/", headers={"host": "evil.example"}).status_code == 400
+    origin = {"origin": "https://evil.example"}
+    assert (
+        "access-control-allow-origin" not in httpx.get(f"{address}/health", headers=origin).headers
+    )
+
+
+def test_a_large_body_and_a_full_queue_are_refused(model):
+    with served(model, LETTERS, batch_size=1, max_waiting=1, max_bytes=2000) as (url, _):
+        url = f"{url}/v1/completions"
+        large = {"model": "tiny", "prompt": "a" * 3000}
+        assert httpx.post(url, json=large).status_code == 413
+
+        endless = {"model": "tiny", "prompt": "a", "max_tokens": 64, "ignore_eos": True, "n": 3}
+        response = httpx.post(url, json=endless)
+        assert response.status_code == 503
+        assert response.headers["retry-after"]
+
+
+def test_a_key_is_required_where_it_is_set(model):
+    with served(model, LETTERS, api_key="secret") as (url, _):
+        assert httpx.get(f"{url}/v1/models").status_code == 401
+        assert httpx.get(url).status_code == 200
+        with pytest.raises(openai.AuthenticationError):
+            openai.OpenAI(base_url=f"{url}/v1", api_key="wrong").models.list()
+        assert openai.OpenAI(base_url=f"{url}/v1", api_key="secret").models.list().data
+
+
+def test_a_client_that_leaves_frees_its_row(model):
+    with served(model, LETTERS, batch_size=1, max_tokens=10**6) as (url, engine):
+        endless = {"model": "tiny", "prompt": "a", "max_tokens": 10**6, "ignore_eos": True}
+        with httpx.stream(
+            "POST", f"{url}/v1/completions", json=endless | {"stream": True}
+        ) as answer:
+            next(answer.iter_lines())
+        with pytest.raises(httpx.ReadTimeout):
+            httpx.post(f"{url}/v1/completions", json=endless, timeout=0.5)
+        short = endless | {"max_tokens": 3}
+        assert httpx.post(f"{url}/v1/completions", json=short, timeout=60).status_code == 200
+        assert engine.n_open == 0
+
+
+def test_attention_of_a_text_sums_to_one_over_earlier_tokens(address):
+    answer = httpx.post(f"{address}/attention", json={"text": "abcd"}).json()
+    assert answer["tokens"] == list("abcd")
+    weights = torch.tensor(answer["weights"])  # (N, H, T, T)
+    torch.testing.assert_close(weights.sum(-1), torch.ones(weights.shape[:-1]), atol=5e-3, rtol=0)
+    assert weights.triu(1).eq(0).all()
+
+
+def test_many_clients_at_once_get_what_each_gets_alone(client, model):
+    prompts = [("abc" * i)[: i + 1] for i in range(12)]
+    expected = [
+        generate(model, LETTERS, prompt, max_new_tokens=10, temperature=1.0, seed=seed)[0]
+        for seed, prompt in enumerate(prompts)
+    ]
+    found = {}
+
+    def ask(seed):
+        answer = client.completions.create(
+            model="tiny", prompt=prompts[seed], max_tokens=10, temperature=1.0, seed=seed
+        )
+        found[seed] = answer.choices[0].text
+
+    clients = [threading.Thread(target=ask, args=(seed,)) for seed in range(len(prompts))]
+    for each in clients:
+        each.start()
+    for each in clients:
+        each.join(60)
+    assert [found[seed] for seed in range(len(prompts))] == expected
