@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING
 from gptmini.commands.arguments import at_least_one, print_resolved_run
 from gptmini.commands.mistakes import Parser, one_line_errors, path_argument, print_error
 from gptmini.commands.sample_options import add_device, add_sampling, rules_of
-from gptmini.commands.sample_output import SHOWN_ON_TERMINALS, Interruption
+from gptmini.commands.sample_output import SHOWN_ON_TERMINALS
 from gptmini.configuration.messages import advising_on_memory
 from gptmini.process import MISUSE, restore_gc_and_sigint
 from gptmini.settings import CHAT_TOKENS
@@ -103,61 +104,94 @@ def system_messages(system: str | None) -> list[dict[str, str]]:
     return [] if system is None else [{"role": "system", "content": system}]
 
 
+class CtrlC:
+    """Handles Ctrl-C in a with block: it drops the line that the user types, or stops the model's answer.
+
+    While the model answers, a second Ctrl-C raises KeyboardInterrupt.
+    """
+
+    def __init__(self) -> None:
+        self.is_typing = False
+        self.came = False  # whether Ctrl-C was pressed since reset
+
+    def __enter__(self) -> "CtrlC":
+        """Install the handler."""
+        self._before = signal.signal(signal.SIGINT, self._handle)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Restore the handler from before."""
+        signal.signal(signal.SIGINT, self._before)
+
+    def _handle(self, number: int, frame: object) -> None:
+        if self.is_typing or self.came:
+            raise KeyboardInterrupt
+        self.came = True
+
+
 def talk(conversation: "Conversation") -> bool:
     """Answer each line until the end of the input; Ctrl-C stops an answer and keeps what the model has said.
 
-    Returns False if a line that was not typed, but piped, could not be answered.
+    Returns False if a line from a pipe or a file could not be answered. A person who types has seen the error.
     """
     is_typed = sys.stdin.isatty()
-    interruption = Interruption()
     is_complete = True
-    for line in lines(is_typed=is_typed):
-        try:
-            if line.startswith("/"):
-                obey(conversation, line)
-                continue
-            if not line.strip():
-                continue
-            conversation.messages.append({"role": "user", "content": line})
-            answer(conversation, interruption, is_typed=is_typed)
-        except (UserError, OSError) as error:
-            print_error(str(error))
-            is_complete = False
+    with CtrlC() as ctrl_c:
+        for line in lines(ctrl_c, is_typed=is_typed):
+            ctrl_c.came = False
+            try:
+                if line.startswith("/"):
+                    obey(conversation, line)
+                elif line.strip():
+                    answer(conversation, line, ctrl_c, is_typed=is_typed)
+            except (UserError, OSError) as error:
+                print_error(str(error))
+                is_complete = False
     return is_complete or is_typed
 
 
-def lines(*, is_typed: bool) -> Iterator[str]:
-    """Yield the lines of the input; a message that is pasted comes as one line, with line breaks in it."""
+def lines(ctrl_c: CtrlC, *, is_typed: bool) -> Iterator[str]:
+    """Yield the lines of the input. A message that is pasted comes as one line, with line breaks in it."""
     if not is_typed:
         for line in sys.stdin:
             yield line.removesuffix("\n")
         return
 
-    # Python's input has history and editing if readline is imported, and readline takes a pasted text as one line.
+    # If readline is imported, input() has history and editing, and takes a pasted text as one line.
     with suppress(ImportError):
         import readline
 
         readline.parse_and_bind("set enable-bracketed-paste on")
     while True:
+        line = None
         try:
-            yield input("> ")
-        except KeyboardInterrupt:
-            print()  # Ctrl-C drops the line
+            ctrl_c.is_typing = True
+            line = input("> ")
+            ctrl_c.is_typing = False
+        except KeyboardInterrupt:  # it may come just after the line was complete
+            ctrl_c.is_typing = False
+            if line is None:
+                print()
+                continue
         except EOFError:
             print()
             return
+        yield line
 
 
-def answer(conversation: "Conversation", interruption: Interruption, *, is_typed: bool) -> None:
-    """Print the model's answer while it is drawn; without an answer, the question is taken back."""
+def answer(conversation: "Conversation", line: str, ctrl_c: CtrlC, *, is_typed: bool) -> None:
+    """Print the model's answer to a line while it is drawn. If there is no answer, forget the line."""
     shown_as = SHOWN_ON_TERMINALS if sys.stdout.isatty() else {}
     n_before = len(conversation.messages)
+    conversation.messages.append({"role": "user", "content": line})
     pieces = conversation.answer()
     try:
-        for piece in interruption.until_interrupted(pieces):
+        for piece in pieces:
             print(piece.translate(shown_as), end="", flush=True)
+            if ctrl_c.came:
+                break
     except UserError:
-        del conversation.messages[n_before - 1 :]
+        del conversation.messages[n_before:]
         raise
     finally:
         pieces.close()
@@ -166,11 +200,10 @@ def answer(conversation: "Conversation", interruption: Interruption, *, is_typed
     if not is_typed:
         return
     if conversation.n_dropped:
-        print(
-            f"(the conversation exceeds the context; {conversation.n_dropped} old messages were left out)"
-        )
+        print(f"({conversation.n_dropped} old messages were left out, because the context is full)")
     if conversation.finish == "length":
-        print(f"(stopped after {conversation.rules.max_new_tokens} tokens; raise --max-new-tokens)")
+        limit = conversation.rules.max_new_tokens
+        print(f"(stopped after {limit} tokens; raise --max-new-tokens)")
 
 
 def obey(conversation: "Conversation", line: str) -> None:

@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gptmini.generation import TextPiece
@@ -23,9 +23,6 @@ SHOWN_ON_TERMINALS = {
 }
 
 
-T = TypeVar("T")
-
-
 class Interruption:
     """Handler that ends a stream of pieces at the first Ctrl-C, so that all generated text is written.
 
@@ -35,7 +32,7 @@ class Interruption:
     def __init__(self) -> None:
         self.came: float | None = None  # time.monotonic() of the first Ctrl-C, in seconds
 
-    def until_interrupted(self, pieces: Iterator[T]) -> Iterator[T]:
+    def until_interrupted(self, pieces: Iterator["TextPiece"]) -> Iterator["TextPiece"]:
         """Yield the pieces up to the first Ctrl-C."""
         self.came = None
         before = signal.signal(signal.SIGINT, self._note)
