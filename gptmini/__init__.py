@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from gptmini.job.result import TrainingResult
     from gptmini.loading import load
     from gptmini.model import GPT, GPTConfig, preset
+    from gptmini.serving.conversation import chat
     from gptmini.user_error import UserError
 
 _HOMES = {
@@ -25,6 +26,7 @@ _HOMES = {
     "GPTConfig": "gptmini.model",
     "UserError": "gptmini.user_error",
     "batches": "gptmini.data.batches",
+    "chat": "gptmini.serving.conversation",
     "evaluate": "gptmini.evaluation",
     "generate": "gptmini.generation",
     "generate_stream": "gptmini.generation",
@@ -39,6 +41,7 @@ __all__ = [
     "UserError",
     "__version__",
     "batches",
+    "chat",
     "evaluate",
     "generate",
     "generate_stream",

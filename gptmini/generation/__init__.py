@@ -5,6 +5,7 @@ from gptmini.generation.rules import Rules, choose
 from gptmini.generation.text import (
     TextPiece,
     TextStream,
+    checked_rules,
     generate,
     generate_stream,
     in_order,
@@ -18,6 +19,7 @@ __all__ = [
     "Rules",
     "TextPiece",
     "TextStream",
+    "checked_rules",
     "choose",
     "generate",
     "generate_stream",

@@ -77,7 +77,7 @@ def generate_stream(
     num_samples = _integer("num_samples", num_samples, least=1)
     batch_size = _integer("batch_size", batch_size, least=1)
     seed = _integer("seed", seed)
-    all_rules = _checked_rules(max_new_tokens=max_new_tokens, temperature=temperature, **rules)
+    all_rules = checked_rules(max_new_tokens=max_new_tokens, temperature=temperature, **rules)
     if compile and is_packed(model):
         raise UserError(
             "a packed model cannot be compiled; remove compile=True or the call of pack()"
@@ -322,7 +322,7 @@ def _integer(name: str, value: Any, *, least: int | None = None) -> int:
     return number
 
 
-def _checked_rules(**rules: Any) -> Rules:
+def checked_rules(**rules: Any) -> Rules:
     """Return the Rules. Raise UserError if a name is unknown or a value is invalid."""
     own = [field.name for field in fields(Rules)]
     for name in rules:

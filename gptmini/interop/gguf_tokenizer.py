@@ -67,6 +67,7 @@ def add_tokenizer(
     tokenizer.
     """
     is_bytes_alone = isinstance(tokenizer, BytePairTokenizer) and len(tokenizer.ranks) == 256
+    template = tokenizer.chat_template
     if isinstance(tokenizer, BytePairTokenizer):
         tokenizer = LibraryTokenizer(
             to_tokenizers(tokenizer).to_str(),
@@ -109,8 +110,8 @@ def add_tokenizer(
     if "pad_token_id" in ids:
         writer.add_pad_token_id(ids["pad_token_id"])
     writer.add_add_bos_token(bool(tokenizer.prefix_ids))
-    if tokenizer.chat is not None:
-        writer.add_chat_template(tokenizer.chat["chat_template"])
+    if template is not None:
+        writer.add_chat_template(template)
 
 
 def _check_spaces(tree: dict) -> None:

@@ -142,6 +142,9 @@ def write_tokenizer(
             config["chat_template"] = [
                 default if one["name"] == "default" else one for one in templates
             ]
+    if not isinstance(tokenizer, LibraryTokenizer) and tokenizer.chat_template is not None:
+        template = tokenizer.chat_template.encode("utf-8")
+        (folder / "chat_template.jinja").write_bytes(template)
     text = json.dumps(config, indent=2) + "\n"
     (folder / "tokenizer_config.json").write_text(text, encoding="utf-8")
 

@@ -1,10 +1,12 @@
 """A conversation with a model. It consists of messages and of the model's answers to these messages."""
 
 from collections.abc import Generator, Sequence
-from typing import Any
+from typing import Any, Literal, overload
 
-from gptmini.generation import Decoder, Rules, TextStream
+from gptmini.data.chat_formats import ChatFormatError, checked_messages
+from gptmini.generation import Decoder, Rules, TextStream, checked_rules
 from gptmini.model import GPT
+from gptmini.settings import CHAT_TOKENS, SAMPLE_SEED, SAMPLE_TEMPERATURE
 from gptmini.tokenizer import Tokenizer
 from gptmini.user_error import UserError
 
@@ -87,6 +89,66 @@ class Conversation:
         finally:
             self._decoder.end(number)
             self.messages.append({"role": "assistant", "content": answer})
+
+
+@overload
+def chat(
+    model: GPT,
+    tokenizer: Tokenizer,
+    messages: Sequence[Message],
+    *,
+    stream: Literal[False] = ...,
+    **options: Any,
+) -> str: ...
+@overload
+def chat(
+    model: GPT,
+    tokenizer: Tokenizer,
+    messages: Sequence[Message],
+    *,
+    stream: Literal[True],
+    **options: Any,
+) -> Generator[str, None, None]: ...
+def chat(
+    model: GPT,
+    tokenizer: Tokenizer,
+    messages: Sequence[Message],
+    *,
+    stream: bool = False,
+    seed: int = SAMPLE_SEED,
+    max_new_tokens: int | None = CHAT_TOKENS,
+    temperature: float = SAMPLE_TEMPERATURE,
+    stop: str | Sequence[str] | None = None,
+    ignore_end_of_text: bool = False,
+    **rules: Any,
+) -> str | Generator[str, None, None]:
+    """Return the model's answer to the last message of a chat, or yield it in pieces.
+
+    Args:
+        model, tokenizer: from load. The model is in eval mode afterwards.
+        messages: a list of role and content. If the chat does not fit into the context, the oldest messages are left
+            out. A system message at the start always stays.
+        stream: True to yield pieces of the answer.
+        seed, max_new_tokens, temperature, stop, ignore_end_of_text, rules: see generate_stream.
+
+    Raises UserError if the tokenizer has no chat template, if a message has another form, if the template rejects the
+    messages, or if an option is unknown or has a wrong value.
+    """
+    try:
+        checked = checked_messages(messages)
+    except ChatFormatError as error:
+        raise UserError(str(error)) from None
+    conversation = Conversation(
+        model.eval(),
+        tokenizer,
+        checked_rules(max_new_tokens=max_new_tokens, temperature=temperature, **rules),
+        messages=checked,
+        seed=seed,
+        stop=[stop] if isinstance(stop, str) else list(stop or ()),
+        ignore_end_of_text=ignore_end_of_text,
+    )
+    pieces = conversation.answer()
+    return pieces if stream else "".join(pieces)
 
 
 def prompt_within(

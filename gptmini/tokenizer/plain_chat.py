@@ -22,7 +22,6 @@ NO_CHAT_TEMPLATE = (
 # The template writes one line per message, such as "User: Hello". An answer ends with end-of-text. The prompt for an
 # answer ends without a space, because tokenizers put the space into the first token of the answer.
 PLAIN_TEMPLATE = (
-    "{{- bos_token -}}"
     "{%- for message in messages -%}"
     "{%- if message.role == 'assistant' -%}"
     "Assistant:{% generation %} {{ message.content }}{{ eos_token }}{% endgeneration %}"
@@ -35,6 +34,8 @@ PLAIN_TEMPLATE = (
     "{%- endfor -%}"
     "{%- if add_generation_prompt -%}Assistant:{%- endif -%}"
 )
+# The same after the token that the model expects before a text.
+PLAIN_TEMPLATE_AFTER_BOS = "{{- bos_token -}}" + PLAIN_TEMPLATE
 
 
 class Encoded(NamedTuple):
@@ -139,9 +140,9 @@ def _plain_template() -> "Template":
 def leading_of(template: str) -> str:
     """Return the text that a template puts between the generation prompt and an answer.
 
-    This text is a space in PLAIN_TEMPLATE, and empty in other templates.
+    This text is a space in the built-in templates, and empty in other templates.
     """
-    return " " if template == PLAIN_TEMPLATE else ""
+    return " " if template in (PLAIN_TEMPLATE, PLAIN_TEMPLATE_AFTER_BOS) else ""
 
 
 def with_chat_template(tokenizer: Tokenizer) -> Tokenizer:
@@ -156,4 +157,5 @@ def with_chat_template(tokenizer: Tokenizer) -> Tokenizer:
             "data.template=chat requires a tokenizer with end-of-text; "
             "if you use tokenizer=char, train on a text with several chats, or use tokenizer=byte"
         )
-    return tokenizer.with_template(PLAIN_TEMPLATE)
+    template = PLAIN_TEMPLATE_AFTER_BOS if tokenizer.prefix_ids else PLAIN_TEMPLATE
+    return tokenizer.with_template(template)

@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import json
 import os
 import re
 import runpy
@@ -28,8 +29,9 @@ DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 LINKING = [*DOCUMENTS, ROOT / "CONTRIBUTING.md", ROOT / "data" / "README.md"]
 # The first words of tested command lines. Commands with python -m, pytest and benchmarks have their own tests.
 TYPED = ("gptmini", "tensorboard ", "echo ")
-# A launcher's processes import torch, which takes seconds each. test_multirun.py tests them.
-TYPED_ELSEWHERE = "hydra/launcher=joblib"
+# A launcher's processes import torch, which takes seconds each. test_multirun.py tests them. A server ends only at a
+# signal. tests/serving tests it.
+TYPED_ELSEWHERE = ("hydra/launcher=joblib", "gptmini serve")
 
 
 def blocks(document, language):
@@ -44,14 +46,16 @@ def commands_of(documents):
     for document in documents:
         for line in "".join(blocks(document, "bash")).splitlines():
             command = line.partition(" #")[0].strip()
-            if not command.startswith(TYPED) or TYPED_ELSEWHERE in command:
-                continue
-            if command not in commands:
+            if command.startswith(TYPED) and command not in commands:
                 commands.append(command)
     return commands
 
 
-DOCUMENTED = commands_of(DOCUMENTS)
+ALL_DOCUMENTED = commands_of(DOCUMENTS)
+DOCUMENTED = [
+    command for command in ALL_DOCUMENTED if not any(part in command for part in TYPED_ELSEWHERE)
+]
+CHATS = ("data=text", "data.path=chats.jsonl", "data.template=chat", "data.loss_on=answers")
 SHORTENED = {
     "train": [
         "trainer.max_steps=4",
@@ -63,6 +67,7 @@ SHORTENED = {
     ],
     "sample": ["--max-new-tokens", "4"],
     "sweep": ["trainer.max_steps=4"],  # of pretended runs
+    "chat": ["--max-new-tokens", "4"],
     "evaluate": ["--max-tokens", "512"],
 }
 
@@ -124,9 +129,18 @@ def clone(tmp_path_factory, short_documentation):
     (mine,) = blocks(ROOT / "docs" / "configuring.md", "yaml")
     (my_configs / "experiment" / "mine.yaml").write_text(mine)
 
+    chats = [
+        [{"role": "user", "content": f"{i}?"}, {"role": "assistant", "content": f"{i}!"}]
+        for i in range(300)
+    ]
+    records = [json.dumps({"messages": chat}) for chat in chats]
+    (folder / "chats.jsonl").write_text("\n".join(records))
+
     write_nanogpt(folder, characters="".join(sorted(set(text))))  # docs/exporting.md imports it
+    short = [key for key in SHORTENED["train"] if "pictures" not in key]
     for name, arguments in (
-        ("train", [key for key in SHORTENED["train"] if "pictures" not in key]),
+        ("train", [*CHATS, "name=helper", *SHORTENED["train"]]),  # docs/chat.md talks to it
+        ("train", short),
         ("export", ["runs/pydoc", "gpt2-folder"]),
     ):
         with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(io.StringIO()):
@@ -143,7 +157,7 @@ def clone(tmp_path_factory, short_documentation):
 
 
 def test_the_documents_type_every_command():
-    typed = {command.split()[1] for command in DOCUMENTED if command.startswith("gptmini ")}
+    typed = {command.split()[1] for command in ALL_DOCUMENTED if command.startswith("gptmini ")}
     assert typed >= set(COMMANDS)
 
 

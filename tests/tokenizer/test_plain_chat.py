@@ -100,3 +100,16 @@ def test_chats_are_prepared_with_the_template_and_the_characters_that_it_adds(tm
     text = tokenizer.decode([i if i >= 0 else ~i for i in ids.tolist()])
     assert text.startswith("User: ")
     assert tokenizer.decode(counted) == f" {text[6:].partition('?')[0]}!<|endoftext|>"
+
+
+def test_transformers_reads_the_template_of_an_export_and_encodes_the_same_ids(tmp_path):
+    transformers = pytest.importorskip("transformers")
+    from gptmini.interop.tokenizer_writing import write_tokenizer
+
+    tokenizer = with_chat_template(bpe(DOCUMENTS, vocab_size=280))
+    write_tokenizer(tokenizer, tmp_path, context_length=64)
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    ids, _ = tokenizer.chat_encoder.encode(CHAT)
+    assert theirs.apply_chat_template(CHAT, return_dict=False) == ids.tolist()
+    prompt = theirs.apply_chat_template(CHAT[:2], add_generation_prompt=True, return_dict=False)
+    assert prompt == tokenizer.chat_encoder.prompt(CHAT[:2])
