@@ -193,8 +193,8 @@ def check_targets(tree: dict[str, Any], allowed: Collection[tuple[str, str]], pa
             raise UserError(f"{path} must contain only plain values, got {value!r}")
         if key == "_target_" and (part, str(value)) not in allowed:
             raise UserError(
-                f"{path} names the class {value} for {part}, but no trusted configuration names this class; "
-                f"if the class is yours, repeat +{part}=... or --config-dir"
+                f"{path} names the class {value} for {part}; gptmini does not call a class that only this file names; "
+                f"to call your own class, give +{part}=... or --config-dir again"
             )
 
 

@@ -22,7 +22,7 @@ def attention_weights(
     mask: Tensor | None = None,
     scale: float | None = None,
 ) -> Tensor:
-    """Return softmax(scale * queries @ keys^T) over the keys. A weight is zero if the mask is False at its place.
+    """Return softmax(scale * queries @ keys^T) over the keys. A weight is zero where the mask is False.
 
     Args:
         queries: (..., H, T, D), or (T, D) for one head without a batch.

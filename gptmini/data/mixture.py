@@ -226,7 +226,7 @@ def _part(name: str, source: SourceSettings, defaults: dict[str, Any]) -> Part:
     if isinstance(given, str | Path) and is_prepared(Path(given).expanduser()):
         if options:
             raise UserError(
-                f"{key} must have only the keys 'path' and 'weight', because {given} is a prepared folder, got "
+                f"{given} is a prepared folder, so {key} must have only the keys 'path' and 'weight', got "
                 f"{', '.join(sorted(options))}"
             )
         store = TokenStore(Path(given).expanduser())

@@ -55,8 +55,8 @@ def in_pieces(parts: Iterator[Piece], file: Path) -> Iterator[Piece]:
 
         if len(pending) > PIECE + LONGEST_RUN:
             raise UserError(
-                f"{file} must have a space or a line break after a word at least every {LONGEST_RUN:,} characters, "
-                f"got a longer part that starts with {pending[:20]!r}"
+                f"{file} has a run of more than {LONGEST_RUN:,} characters without white space; "
+                f"add white space to this run, which starts with {pending[:20]!r}"
             )
         if ends:
             if pending:

@@ -61,8 +61,8 @@ def generate_stream(
         prompts: one prompt or several. An empty prompt starts a new document.
         num_samples: number of samples per prompt, at least 1.
         batch_size: maximum number of samples at a time, at least 1. With 1, one sample is generated after the other.
-        seed: random seed. A sample depends on the seed, its prompt, the position of the prompt, and the number of the
-            sample. Other samples in the batch change it only through rounding errors.
+        seed: random seed. A sample depends on the seed, on its prompt and the prompt's position, and on its index among
+            the samples of its prompt. Other samples in the batch change it only through rounding errors.
         max_new_tokens: maximum number of tokens per sample. None: no limit.
         temperature: 0 always chooses the most probable token.
         stop: one or more strings. A sample ends before the first stop string in the generated text.

@@ -82,10 +82,12 @@ def _of_byte_pairs(tokenizer: BytePairTokenizer) -> "tokenizers.Tokenizer":
 
 
 def list_merges(ranks: list[bytes]) -> list[tuple[str, str]]:
-    """Return each pair of tokens that forms a token. The pairs are written in letters and are in merge order.
+    """Return the merges: each pair of shorter tokens that together are a token.
+
+    The pairs are written in letters, and they are in merge order.
 
     tiktoken merges two adjacent tokens if their joined bytes are a token. It starts with the pair that forms the token
-    with the lowest rank. Therefore, every pair of tokens that forms a token is a merge.
+    with the lowest rank. Therefore, each pair of shorter tokens that together are a token is a merge.
     """
     rank_of = {token: rank for rank, token in enumerate(ranks)}
     merges = []

@@ -93,7 +93,7 @@ class Worker:
     """A worker that takes trials and trains their runs, until no trial is left or the sweep is asked to end.
 
     Each run has its own session, so Ctrl-C in the terminal reaches only the sweep. The sweep then sends SIGTERM to the
-    run. The run saves and ends. The process of the run inherits the lock of its trial. While this process exists, no
+    run. The run saves and ends. The run's process holds the lock of the trial. While this process exists, no
     other worker takes the trial. This is true even if the worker dies before the run has locked its own folder.
     """
 

@@ -214,7 +214,7 @@ class ChatEncoder:
             nearest = bisect_left(around, (start,))
             if nearest < len(around) and around[nearest][1] < end:
                 raise RefusedChatError(
-                    f"the tokenizer's chat template must not form {match[0]} from parts of a message"
+                    f"the tokenizer's chat template joins parts of a message to the special token {match[0]}"
                 )
             if (start, end) in held:
                 plain_spans.append((start, end))

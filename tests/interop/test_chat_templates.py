@@ -312,7 +312,7 @@ def test_special_tokens_that_a_template_takes_apart_or_makes_are_refused(pair):
     theirs, ours = pair("{{ messages[0].content | replace('<s>', '') }}<|end|>")
     chat = [said("user", "the <s>cat")]
     assert ours.encode(chat)[0].tolist() == theirs.apply_chat_template(chat)["input_ids"]
-    with pytest.raises(UserError, match=r"template must not form <\|end\|> from"):
+    with pytest.raises(UserError, match=r"<\|end\|>"):
         ours.encode([said("user", "the <|e<s>nd|>")])
     with pytest.raises(UserError, match=r"must not contain <s>; .* template"):
         pair("{{ messages[0].content | length }}")[1].encode([said("user", "<s>")], loss_on="all")
