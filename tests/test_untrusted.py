@@ -313,8 +313,8 @@ DOWNLOAD = {"_target_": "gptmini.data.PublishedText", "url": "http://localhost:1
         ({"optimizer": {"_target_": ["os.mkdir"]}}, r"\['os.mkdir'\] for optimizer"),
         (
             {"callbacks": {"more": DOWNLOAD}},
-            r"gptmini.data.PublishedText for callbacks.more, .*"
-            r"\+callbacks.more=... or --config-dir$",
+            r"gptmini.data.PublishedText for callbacks.more; .*"
+            r"\+callbacks.more=... or --config-dir",
         ),
         ({"optimizer": {"lr": [{"x": DOWNLOAD}]}}, "gptmini.data.PublishedText for optimizer.lr.0"),
         ({"seed": [{"x": "\\${now:%Y}"}]}, "plain values, got .*now"),

@@ -189,7 +189,7 @@ def test_what_early_stopping_ended_goes_on_to_the_weights_of_a_run_without_it(
 
 def test_a_callback_of_a_run_folder_is_called_only_if_it_is_typed_again(script, stopped):
     script("train", "resume=runs/latest").assert_refused(
-        "names lightning.pytorch.callbacks.EarlyStopping for callbacks.stop, ",
+        "lightning.pytorch.callbacks.EarlyStopping for callbacks.stop",
         "+callbacks.stop=... or --config-dir",
     )
     assert last(newest())["global_step"] == 4

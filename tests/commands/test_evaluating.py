@@ -152,11 +152,11 @@ def test_the_sources_of_a_mixture_are_measured_by_document(script, trained, tmp_
         # The name contains a key, or the characters that separate a message from its remedy.
         ("my; text.txt", None, ["--text ", "got my; text.txt"]),
         ("data.path.txt", None, ["--text ", "got data.path.txt"]),
-        ("a; b.pdf", "x", ["--text ", "got a; b.pdf; convert it to a .txt file"]),
+        ("a; b.pdf", "x", ["--text ", "got a; b.pdf; ", ".txt file"]),
         (
             "a; b.jsonl",
             '{"body": 1}',
-            ["a; b.jsonl, line 1", "field text", "--field", "body"],
+            ["a; b.jsonl, line 1", "'text'", "--field", "body"],
         ),
         # Remedies that name keys of training are left out.
         ("a; b.txt", "caf\xe9", ["a; b.txt is not valid UTF-8", "0xe9"]),

@@ -170,7 +170,7 @@ def test_a_run_of_which_a_rank_hangs_ends_and_says_so(short, start):
     tasks[1].send_signal(signal.SIGSTOP)
     printed = tasks[0].communicate(timeout=PATIENCE)[0]
     assert tasks[0].returncode == 1
-    assert "error: another rank ended, or did not answer within trainer.timeout" in printed
+    assert re.search("error: another rank .* trainer.timeout", printed)
     assert "Traceback" not in printed
 
 

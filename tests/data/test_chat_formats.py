@@ -82,7 +82,7 @@ def test_a_field_may_be_named():
             "message 1.*image_url",
         ),
         ({"conversations": [{"from": "narrator", "value": "Once"}]}, "message 1.*narrator"),
-        ({"prompt": "Once", "completion": CHAT}, "prompt and completion"),
+        ({"prompt": "Once", "completion": CHAT}, "prompt.* and .*completion"),
         ({"instruction": 3, "output": "Once"}, "message 1.*content.*3"),
     ],
 )
