@@ -280,7 +280,10 @@ class Reader:
                 )
                 return
             if name not in value:
-                self._skip(_missing(where, self.field, list(value)))
+                self._skip(
+                    _missing(where, self.field, list(value)),
+                    "set data.field to one of them, or data.on_error=skip to skip such records",
+                )
                 return
             value = value[name]
         yield from self._checked(value, where)
@@ -302,12 +305,12 @@ class Reader:
             return
         yield Piece(value, ends=True, where=where if self.template else "")
 
-    def _skip(self, problem: str) -> None:
+    def _skip(
+        self, problem: str, fix: str = "set data.on_error=skip to skip unreadable records"
+    ) -> None:
         """Count an unreadable record. Raise UserError if on_error is "fail"."""
         if self.on_error == "fail":
-            raise UserError(
-                problem, for_training="set data.on_error=skip to skip unreadable records"
-            )
+            raise UserError(problem, for_training=fix)
         self.n_skipped += 1
         if self.n_skipped <= MOST_LISTED:
             self.skipped.append(problem)
