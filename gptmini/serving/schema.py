@@ -34,6 +34,7 @@ NEUTRAL: dict[str, tuple] = {
     "reasoning_effort": (None, "none"),
     "verbosity": (None, "medium"),
 }
+ResponseKind = Literal["chat.completion", "chat.completion.chunk", "text_completion"]
 # Maps the reason why an answer ended to OpenAI's name for this reason.
 REASONS = {"end_of_text": "stop", "stop": "stop", "length": "length"}
 
@@ -84,6 +85,11 @@ class _Sampling(BaseModel):
     min_p: float | None = Field(default=None, gt=0, le=1)
     repetition_penalty: float | None = Field(default=None, ge=1e-3, le=1e3)
     ignore_eos: bool | None = None
+
+    @property
+    def wants_usage(self) -> bool:
+        """Whether a stream ends with the numbers of tokens."""
+        return self.stream_options is not None and bool(self.stream_options.include_usage)
 
     @property
     def stops(self) -> list[str]:
@@ -203,9 +209,7 @@ def usage(n_prompt: int, n_drawn: int) -> dict[str, int]:
     }
 
 
-def head(
-    kind: Literal["chat.completion", "chat.completion.chunk", "text_completion"], model: str
-) -> dict[str, Any]:
+def head(kind: ResponseKind, model: str) -> dict[str, Any]:
     """Return the fields at the start of each response: id, object, created and model."""
     prefix = "cmpl" if kind == "text_completion" else "chatcmpl"
     return {

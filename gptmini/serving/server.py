@@ -2,10 +2,8 @@
 
 import asyncio
 import errno
-import hmac
-import json
 import socket
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
@@ -18,17 +16,17 @@ from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request as HTTPRequest
-from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
+from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gptmini.data.chat_formats import ChatFormatError, checked_messages
 from gptmini.generation import Rules, prompt_ids
 from gptmini.generation.text import MOST_SAMPLES
-from gptmini.serving.engine import Answer, AnswerPiece, Engine, QueueFullError, Request
+from gptmini.serving.engine import AnswerPiece, Engine, Request
+from gptmini.serving.guard import Guard, failed, json_of, not_found, refuse
+from gptmini.serving.responses import Choice, Responder, reason
 from gptmini.serving.schema import (
     COMPLETION_TOKENS,
-    REASONS,
     AttentionRequest,
     ChatRequest,
     CompletionRequest,
@@ -36,16 +34,13 @@ from gptmini.serving.schema import (
     TokenTexts,
     chat_logprobs,
     completion_logprobs,
-    head,
     parse,
-    usage,
 )
 from gptmini.settings import first_error
 from gptmini.tokenizer import Tokenizer
 from gptmini.user_error import UserError
 
 FINISHING = 10  # seconds that open answers have to finish when the server stops
-RETRY_AFTER = 1  # if the queue is full, a client should try again after this number of seconds
 LONGEST_ERROR = 300  # maximum number of characters of an error message
 MOST_SHOWN = 64  # maximum number of tokens for which the web page shows attention
 
@@ -112,10 +107,10 @@ class Server:
             Route("/v1/chat/completions", self.chat_completions, methods=["POST"]),
         ]
         handlers: dict[Any, Any] = {
-            RequestError: _refuse,
-            404: _not_found,
-            405: _not_found,
-            500: _failed,
+            RequestError: refuse,
+            404: not_found,
+            405: not_found,
+            500: failed,
         }
         return Starlette(routes=routes, middleware=middleware, exception_handlers=handlers)
 
@@ -139,7 +134,7 @@ class Server:
 
     async def attention(self, request: HTTPRequest) -> Response:
         """Return the attention weights (N, H, T, T) of the last tokens of a text or a chat. The web page shows them."""
-        body = await _json_of(request, self.settings.max_bytes)
+        body = await json_of(request, self.settings.max_bytes)
         try:
             asked = AttentionRequest.model_validate(body)
             ids = (
@@ -188,7 +183,7 @@ class Server:
     async def completions(self, request: HTTPRequest) -> Response:
         """Return continuations of one or several prompts."""
         asked: CompletionRequest = parse(
-            CompletionRequest, await _json_of(request, self.settings.max_bytes)
+            CompletionRequest, await json_of(request, self.settings.max_bytes)
         )
         self._check_model(asked.model)
 
@@ -203,7 +198,6 @@ class Server:
         starts = [""] * len(requests)
         if asked.echo:
             starts = [self.tokenizer.decode(ids) for ids in prompts for _ in range(n)]
-        n_prompt = sum(map(len, prompts))
 
         def choice(index: int, pieces: list[AnswerPiece], *, is_first: bool, offset: int) -> dict:
             start = starts[index] if is_first else ""
@@ -216,15 +210,17 @@ class Server:
                 "index": index,
                 "text": start + "".join(piece.text for piece in pieces),
                 "logprobs": logprobs,
-                "finish_reason": _reason(pieces),
+                "finish_reason": reason(pieces),
             }
 
-        kind = "text_completion"
-        return await self._respond(request, asked, requests, n_prompt, choice, kind, kind)
+        responder = self._responder(requests, sum(map(len, prompts)), choice)
+        if asked.stream:
+            return await responder.stream("text_completion", include_usage=asked.wants_usage)
+        return await responder.whole(request, "text_completion")
 
     async def chat_completions(self, request: HTTPRequest) -> Response:
         """Return answers to the last message of a chat."""
-        asked: ChatRequest = parse(ChatRequest, await _json_of(request, self.settings.max_bytes))
+        asked: ChatRequest = parse(ChatRequest, await json_of(request, self.settings.max_bytes))
         self._check_model(asked.model)
         if asked.top_logprobs and not asked.logprobs:
             raise RequestError("top_logprobs requires logprobs: true", param="top_logprobs")
@@ -241,7 +237,6 @@ class Server:
             self._request(asked, ids, rules, number, n_likeliest, leading=leading)
             for number in range(asked.n or 1)
         ]
-        is_stream = bool(asked.stream)
 
         def choice(index: int, pieces: list[AnswerPiece], *, is_first: bool, offset: int) -> dict:
             message: dict[str, Any] = {"content": "".join(piece.text for piece in pieces)}
@@ -249,19 +244,23 @@ class Server:
                 message = {"role": "assistant", "refusal": None, **message}
             return {
                 "index": index,
-                "delta" if is_stream else "message": message,
+                "delta" if asked.stream else "message": message,
                 "logprobs": chat_logprobs(pieces, self.texts) if asked.logprobs else None,
-                "finish_reason": _reason(pieces),
+                "finish_reason": reason(pieces),
             }
 
-        return await self._respond(
-            request,
-            asked,
-            requests,
-            len(ids),
-            choice,
-            "chat.completion",
-            "chat.completion.chunk",
+        responder = self._responder(requests, len(ids), choice)
+        if asked.stream:
+            return await responder.stream("chat.completion.chunk", include_usage=asked.wants_usage)
+        return await responder.whole(request, "chat.completion")
+
+    def _responder(self, requests: list[Request], n_prompt: int, choice: Choice) -> Responder:
+        return Responder(
+            engine=self.engine,
+            model=self.settings.model,
+            requests=requests,
+            n_prompt=n_prompt,
+            choice=choice,
         )
 
     def _chat_ids(self, messages: list[Any]) -> list[int]:
@@ -346,223 +345,6 @@ class Server:
             n_likeliest=n_likeliest or 0,
             leading=leading,
         )
-
-    async def _respond(
-        self,
-        request: HTTPRequest,
-        asked: Any,
-        requests: list[Request],
-        n_prompt: int,
-        choice: Callable[..., dict],
-        kind: Any,
-        kind_of_chunk: Any,
-    ) -> Response:
-        """Return a response with one JSON object, or with a stream of JSON objects."""
-        answers = Answers(self.engine, requests)
-        if asked.stream:
-            start = head(kind_of_chunk, self.settings.model)
-            chunks = self._chunks(asked, answers, n_prompt, choice, start)
-            return StreamingResponse(chunks, media_type="text/event-stream")
-
-        try:
-            found: list[list[AnswerPiece]] = [[] for _ in requests]
-            gone = asyncio.ensure_future(_disconnected(request))
-            try:
-                async for index, piece in answers.until(gone):
-                    found[index].append(piece)
-            finally:
-                gone.cancel()
-        finally:
-            answers.cancel()
-        choices = [choice(i, pieces, is_first=True, offset=0) for i, pieces in enumerate(found)]
-        body = {"choices": choices, "usage": usage(n_prompt, sum(map(len, found)))}
-        return JSONResponse(head(kind, self.settings.model) | body)
-
-    async def _chunks(
-        self,
-        asked: Any,
-        answers: "Answers",
-        n_prompt: int,
-        choice: Callable[..., dict],
-        start: dict[str, Any],
-    ) -> AsyncIterator[str]:
-        """Yield the events of a stream. If the stream is closed, the answers are cancelled."""
-        has_usage = asked.stream_options is not None and asked.stream_options.include_usage
-        if has_usage:
-            start = start | {"usage": None}
-        n_drawn = 0
-        offsets = [0] * len(answers)
-        is_first = [True] * len(answers)
-        # A piece without text is sent together with the next piece that has text. Therefore, no chunk is empty.
-        held: list[list[AnswerPiece]] = [[] for _ in range(len(answers))]
-        try:
-            async for index, piece in answers.until(None):
-                n_drawn += 1
-                held[index].append(piece)
-                if not piece.text and piece.finish is None:
-                    continue
-                made = choice(index, held[index], is_first=is_first[index], offset=offsets[index])
-                offsets[index] += sum(len(each.text) for each in held[index])
-                is_first[index] = False
-                held[index] = []
-                yield _event(start | {"choices": [made]})
-            if has_usage:
-                yield _event(start | {"choices": [], "usage": usage(n_prompt, n_drawn)})
-            yield "data: [DONE]\n\n"
-        except RequestError as error:
-            yield _event(error.body)
-        finally:
-            answers.cancel()
-
-
-class Answers:
-    """The answers to the requests of one client. The thread of the engine delivers the pieces of the answers."""
-
-    def __init__(self, engine: Engine, requests: Sequence[Request]) -> None:
-        """Submit the requests to the engine. Raises RequestError if the queue is full."""
-        self._engine = engine
-        self._pieces: asyncio.Queue[tuple[int, AnswerPiece | UserError]] = asyncio.Queue()
-        self._loop = asyncio.get_running_loop()
-        self._answers: list[Answer] = []
-        try:
-            for index, request in enumerate(requests):
-                self._answers.append(engine.submit(request, self._deliver_to(index)))
-        except QueueFullError:
-            self.cancel()
-            raise RequestError(
-                "too many requests are waiting; try again later",
-                status=503,
-                kind="server_error",
-                code="overloaded",
-                headers={"Retry-After": str(RETRY_AFTER)},
-            ) from None
-
-    def __len__(self) -> int:
-        """Return the number of requests."""
-        return len(self._answers)
-
-    def _deliver_to(self, index: int) -> Callable[[AnswerPiece | UserError], None]:
-        def deliver(piece: AnswerPiece | UserError) -> None:
-            # The event loop is closed if the server has stopped before this answer has ended.
-            if not self._loop.is_closed():
-                self._loop.call_soon_threadsafe(self._pieces.put_nowait, (index, piece))
-
-        return deliver
-
-    async def until(self, gone: "asyncio.Future | None") -> AsyncIterator[tuple[int, AnswerPiece]]:
-        """Yield the number of an answer and the next piece of this answer, until all answers have ended.
-
-        Raises RequestError if the engine fails, or if the client closes the connection before that.
-        """
-        n_open = len(self._answers)
-        while n_open:
-            piece: Any
-            getting = asyncio.ensure_future(self._pieces.get())
-            waiting = [getting] if gone is None else [getting, gone]
-            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-            if not getting.done():
-                getting.cancel()
-                raise RequestError("the client has closed the connection", status=499)
-            index, piece = getting.result()
-            if isinstance(piece, UserError):
-                raise RequestError(str(piece), status=500, kind="server_error")
-            yield index, piece
-            n_open -= piece.finish is not None
-
-    def cancel(self) -> None:
-        """Cancel all answers that have not ended."""
-        for answer in self._answers:
-            self._engine.cancel(answer)
-
-
-class Guard:
-    """Rejects requests that do not have the API key, and request bodies with a content type other than JSON.
-
-    Browsers allow a web page of a different site to send a form or plain text without permission, but not JSON.
-    """
-
-    def __init__(self, app: ASGIApp, *, api_key: str | None) -> None:
-        self.app = app
-        self.api_key = api_key
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer the request with an error, or pass the request to the application."""
-        if scope["type"] != "http":
-            await self.app(scope, receive, send)
-            return
-        try:
-            self._check(HTTPRequest(scope))
-        except RequestError as error:
-            await _error_response(error)(scope, receive, send)
-            return
-        await self.app(scope, receive, send)
-
-    def _check(self, request: HTTPRequest) -> None:
-        if self.api_key is not None and request.url.path not in ("/", "/health"):
-            given = request.headers.get("authorization", "").removeprefix("Bearer ")
-            if not hmac.compare_digest(given.encode(), self.api_key.encode()):
-                raise RequestError(
-                    "the API key is missing or wrong; send the header Authorization: Bearer KEY",
-                    status=401,
-                    code="invalid_api_key",
-                )
-        if request.method != "POST":
-            return
-        content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-        if content_type != "application/json":
-            raise RequestError("the header Content-Type must be application/json", status=415)
-
-
-async def _json_of(request: HTTPRequest, limit: int) -> Any:
-    """Return the parsed JSON of a request body.
-
-    Raises RequestError if the body has more than `limit` bytes, or if the body is not JSON.
-    """
-    body = bytearray()
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > limit:
-            raise RequestError(f"the request body must have at most {limit} bytes", status=413)
-    try:
-        return json.loads(body)
-    except (ValueError, RecursionError):
-        raise RequestError("the request body must be valid JSON") from None
-
-
-async def _disconnected(request: HTTPRequest) -> None:
-    """Wait until the client has closed the connection."""
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
-
-
-def _reason(pieces: Sequence[AnswerPiece]) -> str | None:
-    finish = pieces[-1].finish if pieces else None
-    return None if finish is None else REASONS[finish]
-
-
-def _event(body: dict[str, Any]) -> str:
-    return f"data: {json.dumps(body, ensure_ascii=False)}\n\n"
-
-
-def _error_response(error: RequestError) -> JSONResponse:
-    return JSONResponse(error.body, status_code=error.status, headers=error.headers)
-
-
-async def _refuse(request: HTTPRequest, error: Exception) -> Response:
-    assert isinstance(error, RequestError)
-    return _error_response(error)
-
-
-async def _not_found(request: HTTPRequest, error: Exception) -> Response:
-    status = getattr(error, "status_code", 404)
-    place = f"{request.method} {request.url.path:.80}"
-    return _error_response(
-        RequestError(f"unknown endpoint {place}", status=status, code="not_found")
-    )
-
-
-async def _failed(request: HTTPRequest, error: Exception) -> Response:
-    return _error_response(RequestError("internal error", status=500, kind="server_error"))
 
 
 def listen(host: str, port: int) -> socket.socket:

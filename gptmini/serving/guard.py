@@ -1,0 +1,90 @@
+"""The checks of each HTTP request before it reaches an endpoint, and errors in OpenAI's format."""
+
+import hmac
+import json
+from typing import Any
+
+from starlette.requests import Request as HTTPRequest
+from starlette.responses import JSONResponse, Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from gptmini.serving.schema import RequestError
+
+
+class Guard:
+    """Rejects requests that do not have the API key, and request bodies with a content type other than JSON.
+
+    Browsers allow a web page of a different site to send a form or plain text without permission, but not JSON.
+    """
+
+    def __init__(self, app: ASGIApp, *, api_key: str | None) -> None:
+        self.app = app
+        self.api_key = api_key
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer the request with an error, or pass the request to the application."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        try:
+            self._check(HTTPRequest(scope))
+        except RequestError as error:
+            await error_response(error)(scope, receive, send)
+            return
+        await self.app(scope, receive, send)
+
+    def _check(self, request: HTTPRequest) -> None:
+        if self.api_key is not None and request.url.path not in ("/", "/health"):
+            given = request.headers.get("authorization", "").removeprefix("Bearer ")
+            if not hmac.compare_digest(given.encode(), self.api_key.encode()):
+                raise RequestError(
+                    "the API key is missing or wrong; send the header Authorization: Bearer KEY",
+                    status=401,
+                    code="invalid_api_key",
+                )
+        if request.method != "POST":
+            return
+        content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if content_type != "application/json":
+            raise RequestError("the header Content-Type must be application/json", status=415)
+
+
+async def json_of(request: HTTPRequest, limit: int) -> Any:
+    """Return the parsed JSON of a request body.
+
+    Raises RequestError if the body has more than `limit` bytes, or if the body is not JSON.
+    """
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > limit:
+            raise RequestError(f"the request body must have at most {limit} bytes", status=413)
+    try:
+        return json.loads(body)
+    except (ValueError, RecursionError):
+        raise RequestError("the request body must be valid JSON") from None
+
+
+def error_response(error: RequestError) -> JSONResponse:
+    """Return the error as JSON in OpenAI's format."""
+    return JSONResponse(error.body, status_code=error.status, headers=error.headers)
+
+
+async def refuse(request: HTTPRequest, error: Exception) -> Response:
+    """Return the response to a request that an endpoint refused."""
+    assert isinstance(error, RequestError)
+    return error_response(error)
+
+
+async def not_found(request: HTTPRequest, error: Exception) -> Response:
+    """Return the response to an unknown path, or to an unknown method of a path."""
+    status = getattr(error, "status_code", 404)
+    place = f"{request.method} {request.url.path:.80}"
+    return error_response(
+        RequestError(f"unknown endpoint {place}", status=status, code="not_found")
+    )
+
+
+async def failed(request: HTTPRequest, error: Exception) -> Response:
+    """Return the response if an endpoint failed. Starlette logs the traceback."""
+    return error_response(RequestError("internal error", status=500, kind="server_error"))

@@ -1,0 +1,174 @@
+"""The responses to requests for text: one JSON object, or a stream of server-sent events."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from starlette.requests import Request as HTTPRequest
+from starlette.responses import JSONResponse, Response, StreamingResponse
+
+from gptmini.serving.engine import Answer, AnswerPiece, Engine, QueueFullError, Request
+from gptmini.serving.schema import REASONS, RequestError, ResponseKind, head, usage
+from gptmini.user_error import UserError
+
+RETRY_AFTER = 1  # if the queue is full, a client should try again after this number of seconds
+
+
+class Choice(Protocol):
+    """Makes one of the choices in a response from pieces of an answer."""
+
+    def __call__(
+        self, index: int, pieces: list[AnswerPiece], *, is_first: bool, offset: int
+    ) -> dict[str, Any]:
+        """Return the choice.
+
+        Args:
+            index: number of the answer.
+            pieces: all pieces of the answer, or those for one chunk of a stream.
+            is_first: whether the pieces start the answer.
+            offset: number of characters in earlier chunks.
+        """
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Responder:
+    """Answers one HTTP request by its requests to the engine."""
+
+    engine: Engine
+    model: str  # id of the model
+    requests: Sequence[Request]
+    n_prompt: int  # number of tokens in the prompts
+    choice: Choice
+
+    async def whole(self, request: HTTPRequest, kind: ResponseKind) -> Response:
+        """Return all answers in one JSON object. Cancel them if the client disconnects."""
+        answers = Answers(self.engine, self.requests)
+        pieces: list[list[AnswerPiece]] = [[] for _ in self.requests]
+        gone = asyncio.ensure_future(_disconnected(request))
+        try:
+            async for index, piece in answers.until(gone):
+                pieces[index].append(piece)
+        finally:
+            gone.cancel()
+            answers.cancel()
+        choices = [
+            self.choice(index, each, is_first=True, offset=0) for index, each in enumerate(pieces)
+        ]
+        body = {"choices": choices, "usage": usage(self.n_prompt, sum(map(len, pieces)))}
+        return JSONResponse(head(kind, self.model) | body)
+
+    async def stream(self, kind: ResponseKind, *, include_usage: bool) -> Response:
+        """Return a stream of chunks. Raises RequestError before the stream starts if the queue is full."""
+        answers = Answers(self.engine, self.requests)
+        chunks = self._chunks(answers, head(kind, self.model), include_usage)
+        return StreamingResponse(chunks, media_type="text/event-stream")
+
+    async def _chunks(
+        self, answers: "Answers", start: dict[str, Any], include_usage: bool
+    ) -> AsyncIterator[str]:
+        """Yield the events of a stream. If the stream is closed, the answers are cancelled."""
+        if include_usage:
+            start = start | {"usage": None}
+        n_drawn = 0
+        offsets = [0] * len(self.requests)
+        is_first = [True] * len(self.requests)
+        # A piece without text is sent together with the next piece that has text. Therefore, no chunk is empty.
+        held: list[list[AnswerPiece]] = [[] for _ in self.requests]
+        try:
+            async for index, piece in answers.until(None):
+                n_drawn += 1
+                held[index].append(piece)
+                if not piece.text and piece.finish is None:
+                    continue
+                made = self.choice(
+                    index,
+                    held[index],
+                    is_first=is_first[index],
+                    offset=offsets[index],
+                )
+                offsets[index] += sum(len(each.text) for each in held[index])
+                is_first[index] = False
+                held[index] = []
+                yield _event(start | {"choices": [made]})
+            if include_usage:
+                yield _event(start | {"choices": [], "usage": usage(self.n_prompt, n_drawn)})
+            yield "data: [DONE]\n\n"
+        except RequestError as error:
+            yield _event(error.body)
+        finally:
+            answers.cancel()
+
+
+class Answers:
+    """The answers to the requests of one client. The thread of the engine delivers the pieces of the answers."""
+
+    def __init__(self, engine: Engine, requests: Sequence[Request]) -> None:
+        """Submit the requests to the engine. Raises RequestError if the queue is full."""
+        self._engine = engine
+        self._pieces: asyncio.Queue[tuple[int, AnswerPiece | UserError]] = asyncio.Queue()
+        self._loop = asyncio.get_running_loop()
+        self._answers: list[Answer] = []
+        try:
+            for index, request in enumerate(requests):
+                self._answers.append(engine.submit(request, self._deliver_to(index)))
+        except QueueFullError:
+            self.cancel()
+            raise RequestError(
+                "too many requests are waiting; try again later",
+                status=503,
+                kind="server_error",
+                code="overloaded",
+                headers={"Retry-After": str(RETRY_AFTER)},
+            ) from None
+
+    def _deliver_to(self, index: int) -> Callable[[AnswerPiece | UserError], None]:
+        def deliver(piece: AnswerPiece | UserError) -> None:
+            # The event loop is closed if the server has stopped before this answer has ended.
+            if not self._loop.is_closed():
+                self._loop.call_soon_threadsafe(self._pieces.put_nowait, (index, piece))
+
+        return deliver
+
+    async def until(self, gone: "asyncio.Future | None") -> AsyncIterator[tuple[int, AnswerPiece]]:
+        """Yield the number of an answer and the next piece of this answer, until all answers have ended.
+
+        Raises RequestError if the engine fails, or if the client closes the connection before that.
+        """
+        n_open = len(self._answers)
+        while n_open:
+            piece: Any
+            getting = asyncio.ensure_future(self._pieces.get())
+            waiting = [getting] if gone is None else [getting, gone]
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            if not getting.done():
+                getting.cancel()
+                raise RequestError("the client has closed the connection", status=499)
+            index, piece = getting.result()
+            if isinstance(piece, UserError):
+                raise RequestError(str(piece), status=500, kind="server_error")
+            yield index, piece
+            n_open -= piece.finish is not None
+
+    def cancel(self) -> None:
+        """Cancel all answers that have not ended."""
+        for answer in self._answers:
+            self._engine.cancel(answer)
+
+
+async def _disconnected(request: HTTPRequest) -> None:
+    """Wait until the client has closed the connection."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def reason(pieces: Sequence[AnswerPiece]) -> str | None:
+    """Return OpenAI's name for the reason why an answer ended, or None if it has not ended."""
+    finish = pieces[-1].finish if pieces else None
+    return None if finish is None else REASONS[finish]
+
+
+def _event(body: dict[str, Any]) -> str:
+    return f"data: {json.dumps(body, ensure_ascii=False)}\n\n"
