@@ -2,9 +2,11 @@
 
 import queue
 import threading
+import traceback
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple, TypeVar
 
 from gptmini.generation import Decoder, Rules, TextStream
@@ -76,7 +78,8 @@ class Engine:
         self.model = model
         self.tokenizer = tokenizer
         self.max_open = batch_size + max_waiting
-        self._decoder = Decoder(model, batch_size=batch_size, reuse=True)
+        self._new_decoder = partial(Decoder, model, batch_size=batch_size, reuse=True)
+        self._decoder = self._new_decoder()
         # The functions that the thread calls, in order. None ends the thread.
         self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._answers: dict[
@@ -175,12 +178,20 @@ class Engine:
         """Sample one token for each answer in the batch, and deliver the pieces of text."""
         try:
             drawn = self._decoder.draw()
-        except UserError as error:
-            # The logits of a request were not finite. The decoder does not know which request it was. Therefore, all
-            # answers end.
+        except Exception as error:
+            # For example, the logits of a request were not finite, or the memory of the GPU is full. The decoder does
+            # not know which request was the cause. Therefore, all answers end.
+            if isinstance(error, UserError):
+                failure = error
+            else:
+                traceback.print_exception(error)
+                failure = UserError(f"the model failed: {type(error).__name__}")
             for answer in list(self._answers.values()):
-                answer.deliver(error)
+                answer.deliver(failure)
                 self._end(answer)
+            # The cache may be incomplete. Free it before the next one is allocated.
+            del self._decoder
+            self._decoder = self._new_decoder()
             return
 
         for sample, token, log_probability, likeliest in drawn:

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from starlette.requests import Request as HTTPRequest
 from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from gptmini.serving.engine import Answer, AnswerPiece, Engine, QueueFullError, Request
 from gptmini.serving.schema import REASONS, RequestError, ResponseKind, head, usage
@@ -47,12 +48,12 @@ class Responder:
         """Return all answers in one JSON object. Cancel them if the client disconnects."""
         answers = Answers(self.engine, self.requests)
         pieces: list[list[AnswerPiece]] = [[] for _ in self.requests]
-        gone = asyncio.ensure_future(_disconnected(request))
+        watching = asyncio.ensure_future(answers.cancel_on_disconnect(request))
         try:
-            async for index, piece in answers.until(gone):
+            async for index, piece in answers.pieces():
                 pieces[index].append(piece)
         finally:
-            gone.cancel()
+            watching.cancel()
             answers.cancel()
         choices = [
             self.choice(index, each, is_first=True, offset=0) for index, each in enumerate(pieces)
@@ -64,12 +65,12 @@ class Responder:
         """Return a stream of chunks. Raises RequestError before the stream starts if the queue is full."""
         answers = Answers(self.engine, self.requests)
         chunks = self._chunks(answers, head(kind, self.model), include_usage)
-        return StreamingResponse(chunks, media_type="text/event-stream")
+        return AnswerStream(answers, chunks)
 
     async def _chunks(
         self, answers: "Answers", start: dict[str, Any], include_usage: bool
     ) -> AsyncIterator[str]:
-        """Yield the events of a stream. If the stream is closed, the answers are cancelled."""
+        """Yield the events of a stream."""
         if include_usage:
             start = start | {"usage": None}
         n_drawn = 0
@@ -78,7 +79,7 @@ class Responder:
         # A piece without text is sent together with the next piece that has text. Therefore, no chunk is empty.
         held: list[list[AnswerPiece]] = [[] for _ in self.requests]
         try:
-            async for index, piece in answers.until(None):
+            async for index, piece in answers.pieces():
                 n_drawn += 1
                 held[index].append(piece)
                 if not piece.text and piece.finish is None:
@@ -98,8 +99,21 @@ class Responder:
             yield "data: [DONE]\n\n"
         except RequestError as error:
             yield _event(error.body)
+
+
+class AnswerStream(StreamingResponse):
+    """A stream of chunks. Its answers are cancelled if the client disconnects, even before the first chunk."""
+
+    def __init__(self, answers: "Answers", chunks: AsyncIterator[str]) -> None:
+        super().__init__(chunks, media_type="text/event-stream")
+        self._answers = answers
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the chunks."""
+        try:
+            await super().__call__(scope, receive, send)
         finally:
-            answers.cancel()
+            self._answers.cancel()
 
 
 class Answers:
@@ -108,7 +122,9 @@ class Answers:
     def __init__(self, engine: Engine, requests: Sequence[Request]) -> None:
         """Submit the requests to the engine. Raises RequestError if the queue is full."""
         self._engine = engine
-        self._pieces: asyncio.Queue[tuple[int, AnswerPiece | UserError]] = asyncio.Queue()
+        self._pieces: asyncio.Queue[tuple[int, AnswerPiece | UserError | RequestError]] = (
+            asyncio.Queue()
+        )
         self._loop = asyncio.get_running_loop()
         self._answers: list[Answer] = []
         try:
@@ -132,36 +148,31 @@ class Answers:
 
         return deliver
 
-    async def until(self, gone: "asyncio.Future | None") -> AsyncIterator[tuple[int, AnswerPiece]]:
+    async def pieces(self) -> AsyncIterator[tuple[int, AnswerPiece]]:
         """Yield the number of an answer and the next piece of this answer, until all answers have ended.
 
-        Raises RequestError if the engine fails, or if the client closes the connection before that.
+        Raises RequestError if the engine fails, or if the client disconnects before that.
         """
         n_open = len(self._answers)
         while n_open:
-            piece: Any
-            getting = asyncio.ensure_future(self._pieces.get())
-            waiting = [getting] if gone is None else [getting, gone]
-            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-            if not getting.done():
-                getting.cancel()
-                raise RequestError("the client has closed the connection", status=499)
-            index, piece = getting.result()
+            index, piece = await self._pieces.get()
             if isinstance(piece, UserError):
                 raise RequestError(str(piece), status=500, kind="server_error")
+            if isinstance(piece, RequestError):
+                raise piece
             yield index, piece
             n_open -= piece.finish is not None
+
+    async def cancel_on_disconnect(self, request: HTTPRequest) -> None:
+        """End `pieces` when the client disconnects."""
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+        await self._pieces.put((0, RequestError("the client has disconnected", status=499)))
 
     def cancel(self) -> None:
         """Cancel all answers that have not ended."""
         for answer in self._answers:
             self._engine.cancel(answer)
-
-
-async def _disconnected(request: HTTPRequest) -> None:
-    """Wait until the client has closed the connection."""
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
 
 
 def reason(pieces: Sequence[AnswerPiece]) -> str | None:

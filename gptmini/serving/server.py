@@ -351,7 +351,7 @@ def listen(host: str, port: int) -> socket.socket:
     """Return a socket that listens. Raises UserError if the address is unknown, or if the port is in use."""
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        return socket.create_server((host, port), family=family)
+        listening = socket.create_server((host, port), family=family)
     except OSError as error:
         remedy = (
             "use a different --port"
@@ -359,6 +359,9 @@ def listen(host: str, port: int) -> socket.socket:
             else "check --host and --port"
         )
         raise UserError(f"cannot listen on {host}:{port}: {error.strerror}; {remedy}") from None
+    # asyncio sends each chunk at once (TCP_NODELAY) only if the socket names its protocol. Otherwise a chunk waits up
+    # to 40 ms for the client to acknowledge the previous chunk.
+    return socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP, listening.detach())
 
 
 def run(app: Starlette, listening: socket.socket) -> None:

@@ -140,3 +140,25 @@ def test_logits_that_are_not_finite_end_open_requests_with_the_error():
     assert not isinstance(error, AnswerPiece)
     assert "finite" in str(error)
     assert engine.close(PATIENCE)
+
+
+def test_a_failure_of_the_model_ends_open_requests_and_later_requests_are_answered(
+    monkeypatch, capfd
+):
+    model = make()
+    engine = Engine(model, LETTERS, batch_size=2, max_waiting=2)
+    options = {"max_new_tokens": 3, "ignore_end_of_text": True}
+
+    def fail(*arguments, **options):
+        raise torch.OutOfMemoryError("the memory is full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(model), "hidden", fail)
+        error = ask(engine, "abc", **options)[1].get(timeout=PATIENCE)
+    assert isinstance(error, UserError)
+    assert "OutOfMemoryError" in str(error)
+    assert "the memory is full" in capfd.readouterr().err
+
+    _, pieces = ask(engine, "abc", **options)
+    assert collect(pieces) == alone("abc", **options, temperature=1.0)
+    assert engine.close(PATIENCE)

@@ -1,6 +1,7 @@
 """OpenAI's client gets what gptmini draws, and everything else gets an error in OpenAI's form."""
 
 import json
+import socket
 import threading
 
 import httpx
@@ -9,6 +10,7 @@ import pytest
 import torch
 
 from gptmini.generation import generate
+from gptmini.serving.server import listen
 from gptmini.tokenizer import CharTokenizer, with_chat_template
 from serving.clients import served
 from sizes import TALKATIVE
@@ -37,6 +39,12 @@ def client(address):
     return openai.OpenAI(
         base_url=f"{address}/v1", api_key="none", max_retries=0, _strict_response_validation=True
     )
+
+
+def test_asyncio_sends_each_chunk_at_once():
+    # asyncio sets TCP_NODELAY only on sockets with this protocol. Without it, each answer took 44 ms instead of 3 ms.
+    with listen("127.0.0.1", 0) as listening:
+        assert listening.proto == socket.IPPROTO_TCP
 
 
 def test_there_is_one_model(client, address):

@@ -1,0 +1,133 @@
+"""Malformed requests and clients that disconnect never stop the server, and leave no memory behind."""
+
+import contextlib
+import json
+import random
+import threading
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+import torch
+
+from gptmini.tokenizer import CharTokenizer, with_chat_template
+from serving.clients import PATIENCE, served
+from sizes import TALKATIVE
+from toys import wide_gpt
+
+LETTERS = with_chat_template(CharTokenizer("\n ?:AUabcdeinrst", end_of_text=True))
+CHAT = {"model": "tiny", "messages": [{"role": "user", "content": "abc?"}], "max_tokens": 2}
+COMPLETION = {"model": "tiny", "prompt": "abc", "max_tokens": 2}
+JSON = {"content-type": "application/json"}
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def model():
+    sizes = TALKATIVE | {"vocab_size": LETTERS.n_vocab, "context_length": 64}
+    return wide_gpt(sizes, dtype=torch.float32).eval()
+
+
+# Values of other types, out of range, or that Python accepts and JSON, UTF-8 or torch does not.
+VALUES = [
+    None,
+    True,
+    -1,
+    0,
+    2**63,
+    10**400,
+    1e308,
+    float("nan"),
+    float("inf"),
+    "",
+    "\ud800",
+    "%",
+    "x" * 5000,
+    [],
+    [[]],
+    [None],
+    [-1],
+    [2**70],
+    ["abc", 1],
+    {},
+    {"role": "user"},
+    [{"role": 3, "content": "abc"}],
+    [{"role": "user", "content": [{"type": "image_url"}]}],
+    [{"role": "user", "content": "\ud800"}],
+]
+
+
+def malformed(draw):
+    """Return the path and the body of a request that OpenAI's API would refuse."""
+    path, valid = draw.choice([("chat/completions", CHAT), ("completions", COMPLETION)])
+    fields = [*valid, "temperature", "top_p", "n", "stop", "seed", "logprobs", "stream_options"]
+    body = dict(valid) | {draw.choice(fields): draw.choice(VALUES)}
+    text = json.dumps(body).encode()
+    match draw.randrange(4):
+        case 0:
+            return path, text
+        case 1:
+            return path, text[: draw.randrange(len(text))]
+        case 2:
+            return path, draw.randbytes(draw.randrange(200))
+        case _:
+            return path, b"[" * draw.randrange(1, 20_000)
+
+
+def resident():
+    """Return the resident memory of this process in bytes."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+
+def test_a_thousand_malformed_requests_get_errors_of_one_line(model, capfd):
+    draw = random.Random(55)
+    sizes = []
+    with served(model, LETTERS, batch_size=2, max_bytes=30_000) as (url, engine):
+        with httpx.Client(base_url=f"{url}/v1/", timeout=PATIENCE) as client:
+            for number in range(1000):
+                path, body = malformed(draw)
+                answer = client.post(path, content=body, headers=JSON)
+                # A field may be null, and a few of the values are valid in some of the fields.
+                assert answer.status_code == 200 or 400 <= answer.status_code < 500, body[:200]
+                if answer.status_code != 200:
+                    error = answer.json()["error"]
+                    assert set(error) == {"message", "type", "param", "code"}
+                    assert len(error["message"]) < 500, body[:200]
+                    assert "\n" not in error["message"], body[:200]
+                if number in (299, 999):
+                    sizes.append(resident())
+            assert client.post("completions", json=COMPLETION).status_code == 200
+        assert engine.n_open == 0
+    assert "Traceback" not in capfd.readouterr().err
+    assert sizes[1] - sizes[0] < 20e6  # bytes
+
+
+def test_two_hundred_clients_that_disconnect_free_their_rows(model):
+    draw = random.Random(55)
+    endless = CHAT | {"max_tokens": 10**6, "ignore_eos": True}
+    with served(model, LETTERS, max_tokens=10**6, max_waiting=300) as (url, engine):
+
+        def leave(number, seconds):
+            url_of_chats = f"{url}/v1/chat/completions"
+            end = time.monotonic() + seconds
+            with contextlib.suppress(httpx.ReadTimeout):
+                if number % 2:
+                    httpx.post(url_of_chats, json=endless, timeout=seconds)
+                else:
+                    body = endless | {"stream": True}
+                    with httpx.stream("POST", url_of_chats, json=body, timeout=seconds) as answer:
+                        next(line for line in answer.iter_lines() if time.monotonic() > end)
+
+        clients = [
+            threading.Thread(target=leave, args=(number, draw.uniform(0.01, 2)))
+            for number in range(200)
+        ]
+        for client in clients:
+            client.start()
+        for client in clients:
+            client.join(PATIENCE)
+        answer = httpx.post(f"{url}/v1/completions", json=COMPLETION, timeout=PATIENCE)
+        assert answer.status_code == 200
+        assert engine.n_open == 0
