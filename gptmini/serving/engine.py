@@ -197,9 +197,10 @@ class Engine:
         for sample, token, log_probability, likeliest in drawn:
             answer = self._answers[sample]
             text, finish = answer.text.add(token)
-            answer.deliver(AnswerPiece(text, token, log_probability, likeliest, finish))
+            # A client that has its last piece can rely on a free row.
             if finish is not None:
                 self._end(answer)
+            answer.deliver(AnswerPiece(text, token, log_probability, likeliest, finish))
 
     def _end(self, answer: Answer) -> None:
         """Free the row that an answer uses in the batch."""
