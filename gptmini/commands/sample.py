@@ -5,6 +5,7 @@ import signal
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from gptmini.commands.arguments import at_least_one, print_resolved_run
 from gptmini.commands.mistakes import Parser, one_line_errors, path_argument, print_error
@@ -15,6 +16,9 @@ from gptmini.data.escapes import unescaped
 from gptmini.process import INTERRUPTED, MISUSE, restore_gc_and_sigint
 from gptmini.settings import SAMPLE_BATCH_SIZE, SAMPLE_TOKENS
 from gptmini.user_error import UserError
+
+if TYPE_CHECKING:
+    from gptmini.tokenizer import Tokenizer
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
@@ -128,6 +132,7 @@ def main(arguments: list[str] | None = None) -> None:
     if device == "cpu" and not options.compile:
         pack(model)
     print_resolved_run(options.run, run)
+    print_chat_hint(prompts, tokenizer)
     interruption = Interruption()
 
     def write_samples(prompts: list[str], seed: int) -> None:
@@ -160,6 +165,16 @@ def main(arguments: list[str] | None = None) -> None:
         # Another Ctrl-C while Python exits would print a traceback.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         sys.exit(INTERRUPTED)
+
+
+def print_chat_hint(prompts: list[str], tokenizer: "Tokenizer") -> None:
+    """Name gptmini chat on stderr if a prompt has special tokens of the model's chat template."""
+    if tokenizer.chat_template is None or sys.stderr is None:
+        return
+    token = tokenizer.chat_encoder.special_token_in("\n".join(prompts))
+    if token is not None:
+        note = f"note: {token} in a prompt is ordinary text; gptmini chat uses the model's chat template"
+        print(note, file=sys.stderr, flush=True)
 
 
 def read_prompts(options: argparse.Namespace) -> list[str]:

@@ -2,7 +2,6 @@
 
 import argparse
 import os
-import sys
 from importlib.util import find_spec
 
 from gptmini.commands.arguments import at_least_one, print_resolved_run
@@ -121,4 +120,3 @@ def main(arguments: list[str] | None = None) -> None:
         run(Server(engine, tokenizer, settings).app(), listening)
     finally:
         engine.close(0)
-    sys.exit(0)

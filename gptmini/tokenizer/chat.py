@@ -127,6 +127,11 @@ class ChatEncoder:
                 is_counted |= (ends > start) & (begins < end)
         return np.array(ids, dtype=np.uint32), is_counted
 
+    def special_token_in(self, text: str) -> str | None:
+        """Return the first special token in a text. Outside a template, its string is ordinary text."""
+        found = (match[0] for match in self._special.finditer(text))
+        return next((token for token in found if token not in self._words), None)
+
     def prompt(self, messages: Sequence[Message]) -> list[int]:
         """Return the ids of a chat up to the start of its next answer.
 

@@ -20,6 +20,7 @@ import pytest
 from pyarrow import parquet
 
 from gptmini.commands import COMMANDS
+from gptmini.data.chat_formats import messages_of
 from gptmini.key_table import keys_with
 from interop.nanogpt_files import write_nanogpt
 from pretended_sweep import TRAIN
@@ -240,3 +241,15 @@ def test_the_documented_commands_run(clone, type_command, command):
     assert code == 0, err
     assert out
     assert "Traceback" not in err
+
+
+def test_the_script_in_docs_chat_writes_chats_and_others_to_try(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (code,) = blocks(ROOT / "docs" / "chat.md", "python")
+    exec(code, {})  # the page's own code
+    stories = {}
+    for name in ("chats", "questions"):
+        records = map(json.loads, Path(f"{name}.jsonl").read_text().splitlines())
+        stories[name] = {messages_of(record, None)[0]["content"].split(". ")[0] for record in records}
+    assert (len(stories["chats"]), len(stories["questions"])) == (2872, 200)
+    assert not stories["chats"] & stories["questions"]

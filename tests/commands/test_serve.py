@@ -1,0 +1,102 @@
+"""gptmini serve as a program: its address, its signals, and the mistakes that prevent its start."""
+
+import re
+import signal
+import socket
+import threading
+import time
+
+import httpx
+import openai
+import pytest
+
+import programs
+from gptmini.checkpoint.file import header, write_checkpoint
+from gptmini.generation import generate
+from gptmini.loading import load
+from gptmini.tokenizer import byte, with_chat_template
+from sizes import TALKATIVE
+from toys import wide_gpt
+
+PATIENCE = 60  # seconds
+
+
+@pytest.fixture(scope="module")
+def chatty(tmp_path_factory):
+    tokenizer = with_chat_template(byte([]))
+    model = wide_gpt(TALKATIVE | {"vocab_size": tokenizer.n_vocab, "context_length": 96})
+    state = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
+    path = tmp_path_factory.mktemp("serve") / "chat.ckpt"
+    write_checkpoint(
+        {"gptmini": header(model.config, tokenizer.to_dict()), "state_dict": state}, path
+    )
+    return path
+
+
+@pytest.mark.slow
+def test_sigterm_lets_running_answers_finish(chatty):
+    options = ("--port", "0", "--max-new-tokens", "100000")
+    with programs.start("serve", str(chatty), *options, text=True) as server:
+        address = re.search(r"http://[^ ]+", server.stdout.readline()).group()
+        client = openai.OpenAI(base_url=f"{address}/v1", api_key="none", max_retries=0)
+        model, tokenizer = load(chatty)
+        rules = {"temperature": 0.8, "seed": 3, "max_new_tokens": 400}
+        (expected,) = generate(model, tokenizer, "Hi", ignore_end_of_text=True, **rules)
+
+        def ask(n_tokens):
+            return client.completions.create(
+                model="chat.ckpt",
+                prompt="Hi",
+                max_tokens=n_tokens,
+                temperature=0.8,
+                seed=3,
+                extra_body={"ignore_eos": True},
+            )
+
+        found = []
+        asking = threading.Thread(target=lambda: found.append(ask(400).choices[0].text))
+        asking.start()
+        deadline = time.monotonic() + PATIENCE
+        while httpx.get(f"{address}/health").json()["open"] == 0:
+            assert time.monotonic() < deadline
+
+        server.send_signal(signal.SIGTERM)
+        asking.join(PATIENCE)
+        assert found == [expected]
+        assert server.wait(PATIENCE) == -signal.SIGTERM
+        assert server.stderr.read() == ""
+
+
+@pytest.mark.slow
+def test_an_answer_that_takes_longer_than_ten_seconds_does_not_keep_the_server(chatty):
+    options = ("--port", "0", "--max-new-tokens", "10000000", "--ignore-end-of-text")
+    with programs.start("serve", str(chatty), *options, text=True) as server:
+        address = re.search(r"http://[^ ]+", server.stdout.readline()).group()
+        body = {"model": "chat.ckpt", "prompt": "Hi", "max_tokens": 10_000_000, "stream": True}
+        with httpx.stream("POST", f"{address}/v1/completions", json=body, timeout=PATIENCE) as got:
+            lines = got.iter_lines()
+            next(lines)
+            began = time.monotonic()
+            server.send_signal(signal.SIGTERM)
+            assert server.wait(PATIENCE) == -signal.SIGTERM
+            assert 5 < time.monotonic() - began < 20
+
+
+def test_mistakes_are_one_line(chatty, script, monkeypatch):
+    with socket.create_server(("127.0.0.1", 0)) as busy:
+        port = str(busy.getsockname()[1])
+        result = script("serve", str(chatty), "--port", port)
+        assert result.code == 2
+        assert port in result.err
+        assert "--port" in result.err
+    result = script("serve", "nowhere", "--port", "0")
+    assert (result.code, result.err.count("\n")) == (2, 1)
+    assert "nowhere" in result.err
+    result = script("serve", str(chatty), "--port", "0", "--top-p", "3")
+    assert (result.code, result.err.count("\n")) == (2, 1)
+    assert "top_p" in result.err
+
+    monkeypatch.setattr("gptmini.commands.serve.find_spec", lambda name: None)
+    result = script("serve", str(chatty))
+    assert result.code == 2
+    assert "gptmini[serve]" in result.err
