@@ -250,6 +250,8 @@ def test_the_script_in_docs_chat_writes_chats_and_others_to_try(tmp_path, monkey
     stories = {}
     for name in ("chats", "questions"):
         records = map(json.loads, Path(f"{name}.jsonl").read_text().splitlines())
-        stories[name] = {messages_of(record, None)[0]["content"].split(". ")[0] for record in records}
+        stories[name] = {
+            messages_of(record, None)[0]["content"].split(". ")[0] for record in records
+        }
     assert (len(stories["chats"]), len(stories["questions"])) == (2872, 200)
     assert not stories["chats"] & stories["questions"]
