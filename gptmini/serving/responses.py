@@ -17,7 +17,7 @@ from gptmini.user_error import UserError
 RETRY_AFTER = 1  # if the queue is full, a client should try again after this number of seconds
 
 
-class Choice(Protocol):
+class ChoiceBuilder(Protocol):
     """Makes one of the choices in a response from pieces of an answer."""
 
     def __call__(
@@ -42,7 +42,7 @@ class Responder:
     model: str  # id of the model
     requests: Sequence[Request]
     n_prompt: int  # number of tokens in the prompts
-    choice: Choice
+    choice: ChoiceBuilder
 
     async def whole(self, request: HTTPRequest, kind: ResponseKind) -> Response:
         """Return all answers in one JSON object. Cancel them if the client disconnects."""

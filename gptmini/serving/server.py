@@ -24,7 +24,7 @@ from gptmini.generation import Rules, prompt_ids
 from gptmini.generation.text import MOST_SAMPLES
 from gptmini.serving.engine import AnswerPiece, Engine, Request
 from gptmini.serving.guard import Guard, failed, json_of, not_found, refuse
-from gptmini.serving.responses import Choice, Responder, reason
+from gptmini.serving.responses import ChoiceBuilder, Responder, reason
 from gptmini.serving.schema import (
     COMPLETION_TOKENS,
     AttentionRequest,
@@ -254,7 +254,9 @@ class Server:
             return await responder.stream("chat.completion.chunk", include_usage=asked.wants_usage)
         return await responder.whole(request, "chat.completion")
 
-    def _responder(self, requests: list[Request], n_prompt: int, choice: Choice) -> Responder:
+    def _responder(
+        self, requests: list[Request], n_prompt: int, choice: ChoiceBuilder
+    ) -> Responder:
         return Responder(
             engine=self.engine,
             model=self.settings.model,
