@@ -61,6 +61,7 @@ def commands(arguments: argparse.Namespace) -> list[list[str]]:
         ["training", *text, *peer],
         ["crash"],
         ["sampling", *peer],
+        ["serving"],
         ["preparation"],
         ["budget", "--only", "law"],
     ]

@@ -21,6 +21,7 @@ NAMES = (
     "page",
     "preparation",
     "sampling",
+    "serving",
     "shakespeare",
 )
 NAMES = (*NAMES, "training")
