@@ -36,6 +36,8 @@ def messages_of(record: Any, field: str | None) -> list[dict[str, Any]]:
     - "instruction", "output" and sometimes "input": Alpaca's format.
     - "prompt" and "completion": the values are two strings, or two lists of messages.
 
+    The string in the field "system", if there is one, becomes the system message of a chat that has no system message.
+
     Args:
         record: a JSON value.
         field: the field that contains the messages in OpenAI's or ShareGPT's format. The name a.b means the field b of
@@ -49,16 +51,29 @@ def messages_of(record: Any, field: str | None) -> list[dict[str, Any]]:
         raise ChatFormatError(f"expected a record, got {_shown(record)}")
     for fields, read in FORMATS.items():
         if all(name in record for name in fields):
-            return checked_messages(read(record))
+            return _with_system(record, checked_messages(read(record)))
     known = "; ".join(" and ".join(fields) for fields in FORMATS)
     found = ", ".join(map(str, record)) or "none"
     raise ChatFormatError(f"expected the fields of a chat ({known}), got the fields {found:.200}")
 
 
+def _with_system(record: dict[str, Any], messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return messages with the text of the field "system" before them, unless they start with a system message."""
+    system = record.get("system")
+    if system is None or system == "" or messages[0]["role"] == "system":
+        return messages
+    if not isinstance(system, str):
+        raise ChatFormatError(f"the field 'system' must be a string, got {_shown(system)}")
+    return [{"role": "system", "content": system}, *messages]
+
+
 def _alpaca(record: dict[str, Any]) -> list[Any]:
     asked = record["instruction"]
-    if isinstance(asked, str) and record.get("input"):
-        asked = f"{asked}\n\n{record['input']}"
+    more = record.get("input")
+    if isinstance(asked, str) and more:
+        if not isinstance(more, str):
+            raise ChatFormatError(f"the field 'input' must be a string, got {_shown(more)}")
+        asked = f"{asked}\n\n{more}"
     return [{"role": "user", "content": asked}, {"role": "assistant", "content": record["output"]}]
 
 
@@ -87,7 +102,7 @@ FORMATS: dict[tuple[str, ...], Callable[[dict[str, Any]], Any]] = {
 }
 
 # All fields that the formats read.
-CHAT_FIELDS = {*(name for fields in FORMATS for name in fields), "input"}
+CHAT_FIELDS = {*(name for fields in FORMATS for name in fields), "input", "system"}
 
 
 def _field(record: Any, field: str) -> Any:

@@ -58,6 +58,15 @@ def test_the_input_of_alpaca_follows_its_instruction():
     assert messages_of(record, None)[0]["content"] == "Translate.\n\nder Hut"
 
 
+@pytest.mark.parametrize("name", RECORDS)
+def test_the_field_system_is_the_system_message(name):
+    system = {"role": "system", "content": "Be brief."}
+    assert messages_of(RECORDS[name] | {"system": "Be brief."}, None) == [system, *CHAT]
+    assert messages_of(RECORDS[name] | {"system": ""}, None) == CHAT
+    own = {"messages": [system, *CHAT], "system": "Be verbose."}
+    assert messages_of(own, None) == [system, *CHAT]
+
+
 def test_a_message_may_hold_tool_calls_instead_of_content():
     assert messages_of({"messages": [TOOL_CALL]}, None) == [TOOL_CALL | {"content": ""}]
 
@@ -84,6 +93,8 @@ def test_a_field_may_be_named():
         ({"conversations": [{"from": "narrator", "value": "Once"}]}, "message 1.*narrator"),
         ({"prompt": "Once", "completion": CHAT}, "prompt.* and .*completion"),
         ({"instruction": 3, "output": "Once"}, "message 1.*content.*3"),
+        ({"instruction": "Once", "input": ["x"], "output": "a"}, "input.*'x'"),
+        ({"prompt": "Once", "completion": "a", "system": 3}, "system.*3"),
     ],
 )
 def test_anything_else_is_refused_with_what_was_found(record, names):
