@@ -55,13 +55,16 @@ def load(path: str | Path) -> "tuple[GPT, Tokenizer]":
     return model_and_tokenizer(read_checkpoint(checkpoint), checkpoint)
 
 
-def load_for_sampling(path: str | Path, *, device: str, dtype: str) -> "tuple[GPT, Tokenizer]":
+def load_for_sampling(
+    path: str | Path, *, device: str, dtype: str, compile: bool = False
+) -> "tuple[GPT, Tokenizer]":
     """Load model and tokenizer like load, ready to draw tokens on a device.
 
     Args:
         path: as for load.
         device: auto, cpu, cuda or mps.
         dtype: of the weights: auto, fp32, bf16 or fp64.
+        compile: whether the model will be compiled. Compiled models cannot be packed.
 
     Raises the errors of load. Raises UserError if the device is not available.
     """
@@ -71,7 +74,7 @@ def load_for_sampling(path: str | Path, *, device: str, dtype: str) -> "tuple[GP
     chosen = choose_device(device)
     model, tokenizer = load(path)
     model.eval().to(device=chosen, dtype=choose_dtype(dtype, chosen))
-    if chosen == "cpu":
+    if chosen == "cpu" and not compile:
         pack(model)
     return model, tokenizer
 

@@ -2,17 +2,18 @@
 
 import argparse
 import json
+import re
 import signal
 import sys
+import time
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gptmini.commands.arguments import at_least_one, print_resolved_run
+from gptmini.commands.arguments import print_resolved_run
 from gptmini.commands.mistakes import Parser, one_line_errors, path_argument, print_error
 from gptmini.commands.sample_options import add_device, add_sampling, rules_of
-from gptmini.commands.sample_output import SHOWN_ON_TERMINALS
+from gptmini.commands.sample_output import IMPATIENT, SHOWN_ON_TERMINALS, prepare_stdin
 from gptmini.configuration.messages import advising_on_memory
 from gptmini.process import MISUSE, restore_gc_and_sigint
 from gptmini.settings import CHAT_TOKENS
@@ -21,7 +22,16 @@ from gptmini.user_error import UserError
 if TYPE_CHECKING:
     from gptmini.serving.conversation import Conversation
 
-HELP = "/clear: start again; /undo: remove the last turn; /save FILE: write the chat; /system TEXT: set the system text"
+# The commands in a chat, and their help.
+COMMANDS = {
+    "/clear": "start again",
+    "/undo": "remove the last turn",
+    "/save FILE": "append the chat to FILE as a line of JSON",
+    "/system TEXT": "set the system message",
+}
+HELP = "; ".join(f"{command}: {help}" for command, help in COMMANDS.items())
+# A line that starts with / is a command, unless it starts with a path such as /usr/bin.
+COMMAND = re.compile(r"(/[a-z]+)(?:\s+(.*))?", re.DOTALL)
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
@@ -42,13 +52,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         action="store_true",
         help="continue each line as text, without a chat template",
     )
-    parser.add_argument(
-        "--max-new-tokens",
-        type=at_least_one,
-        default=CHAT_TOKENS,
-        help="maximum number of tokens per answer (default: %(default)s)",
-    )
-    add_sampling(parser)
+    add_sampling(parser, max_new_tokens=CHAT_TOKENS)
     add_device(parser)
     options = parser.parse_args(arguments)
     if options.raw and options.system is not None:
@@ -59,14 +63,15 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 @one_line_errors()
 @advising_on_memory("use a machine with more memory")
 def main(arguments: list[str] | None = None) -> None:
-    """Load the model, and answer each line that is typed, or that stdin has."""
+    """Load the model, and answer each line of stdin."""
     options = parse(arguments)
     if options.raw:
-        # Text is continued, not answered: that is gptmini sample.
+        # gptmini sample continues text. It has a different default length.
         from gptmini.commands import sample
 
         given = sys.argv[2:] if arguments is None else arguments
-        sample.main(["--interactive", *(word for word in given if word != "--raw")])
+        length = ["--max-new-tokens", str(options.max_new_tokens)]
+        sample.main(["--interactive", *(word for word in given if word != "--raw"), *length])
         return
     if not sys.stdout.isatty():
         sys.stdout.reconfigure(encoding="utf-8")  # pyrefly: ignore[missing-attribute]
@@ -107,12 +112,13 @@ def system_messages(system: str | None) -> list[dict[str, str]]:
 class CtrlC:
     """Handles Ctrl-C in a with block: it drops the line that the user types, or stops the model's answer.
 
-    While the model answers, a second Ctrl-C raises KeyboardInterrupt.
+    If Ctrl-C comes a second time while the model computes its next token, it raises KeyboardInterrupt. A signal that
+    comes earlier than IMPATIENT seconds after the first may belong to the same key press.
     """
 
     def __init__(self) -> None:
         self.is_typing = False
-        self.came = False  # whether Ctrl-C was pressed since reset
+        self.pressed: float | None = None  # time.monotonic() of the first Ctrl-C during an answer
 
     def __enter__(self) -> "CtrlC":
         """Install the handler."""
@@ -124,44 +130,47 @@ class CtrlC:
         signal.signal(signal.SIGINT, self._before)
 
     def _handle(self, number: int, frame: object) -> None:
-        if self.is_typing or self.came:
+        now = time.monotonic()
+        if self.is_typing:
             raise KeyboardInterrupt
-        self.came = True
+        if self.pressed is None:
+            self.pressed = now
+        elif now - self.pressed > IMPATIENT:
+            raise KeyboardInterrupt
 
 
 def talk(conversation: "Conversation") -> bool:
-    """Answer each line until the end of the input; Ctrl-C stops an answer and keeps what the model has said.
+    """Answer each line until the end of the input. Ctrl-C stops an answer and keeps its text.
 
-    Returns False if a line from a pipe or a file could not be answered. A person who types has seen the error.
+    Returns False if a line from a pipe or a file could not be answered. At a terminal, the user has already seen the
+    error.
     """
-    is_typed = sys.stdin.isatty()
+    is_typed = prepare_stdin()
     is_complete = True
     with CtrlC() as ctrl_c:
         for line in lines(ctrl_c, is_typed=is_typed):
-            ctrl_c.came = False
+            ctrl_c.pressed = None
+            command = COMMAND.fullmatch(line.strip())
             try:
-                if line.startswith("/"):
-                    obey(conversation, line)
+                if command is not None:
+                    obey(conversation, command[1], command[2] or "")
                 elif line.strip():
-                    answer(conversation, line, ctrl_c, is_typed=is_typed)
+                    answer(conversation, line, ctrl_c)
             except (UserError, OSError) as error:
                 print_error(str(error))
                 is_complete = False
+            except KeyboardInterrupt:
+                print(flush=True)
     return is_complete or is_typed
 
 
 def lines(ctrl_c: CtrlC, *, is_typed: bool) -> Iterator[str]:
-    """Yield the lines of the input. A message that is pasted comes as one line, with line breaks in it."""
+    """Yield the lines of the input. Pasted text is one line, with line breaks in it."""
     if not is_typed:
         for line in sys.stdin:
             yield line.removesuffix("\n")
         return
 
-    # If readline is imported, input() has history and editing, and takes a pasted text as one line.
-    with suppress(ImportError):
-        import readline
-
-        readline.parse_and_bind("set enable-bracketed-paste on")
     while True:
         line = None
         try:
@@ -179,16 +188,18 @@ def lines(ctrl_c: CtrlC, *, is_typed: bool) -> Iterator[str]:
         yield line
 
 
-def answer(conversation: "Conversation", line: str, ctrl_c: CtrlC, *, is_typed: bool) -> None:
-    """Print the model's answer to a line while it is drawn. If there is no answer, forget the line."""
+def answer(conversation: "Conversation", line: str, ctrl_c: CtrlC) -> None:
+    """Print the model's answer to a line while it is generated. If the line cannot be answered, forget it."""
     shown_as = SHOWN_ON_TERMINALS if sys.stdout.isatty() else {}
     n_before = len(conversation.messages)
     conversation.messages.append({"role": "user", "content": line})
     pieces = conversation.answer()
+    n_tokens = 0
     try:
         for piece in pieces:
             print(piece.translate(shown_as), end="", flush=True)
-            if ctrl_c.came:
+            n_tokens += 1
+            if ctrl_c.pressed is not None:
                 break
     except UserError:
         del conversation.messages[n_before:]
@@ -197,32 +208,41 @@ def answer(conversation: "Conversation", line: str, ctrl_c: CtrlC, *, is_typed: 
         pieces.close()
     print(flush=True)
 
-    if not is_typed:
-        return
     if conversation.n_dropped:
-        print(f"({conversation.n_dropped} old messages were left out, because the context is full)")
+        print_note(
+            f"{conversation.n_dropped} old messages were left out, because the context is full"
+        )
     if conversation.finish == "length":
-        limit = conversation.rules.max_new_tokens
-        print(f"(stopped after {limit} tokens; raise --max-new-tokens)")
+        is_allowed = n_tokens == conversation.rules.max_new_tokens
+        fix = "raise --max-new-tokens" if is_allowed else "the context is full; use /clear or /undo"
+        print_note(f"stopped after {n_tokens} tokens; {fix}")
 
 
-def obey(conversation: "Conversation", line: str) -> None:
-    """Carry out a command that starts with a slash; UserError if it is unknown or has no argument."""
-    name, _, argument = line.partition(" ")
+def print_note(note: str) -> None:
+    """Print a note on stderr, because a pipe or a file gets only the answers."""
+    if sys.stderr is not None:
+        print(f"({note})", file=sys.stderr, flush=True)
+
+
+def obey(conversation: "Conversation", name: str, argument: str) -> None:
+    """Carry out a command. Raises UserError if the command is unknown, or if its argument is missing."""
     argument = argument.strip()
     messages = conversation.messages
     has_system = bool(messages) and messages[0]["role"] == "system"
+    if name in ("/save", "/system") and not argument:
+        raise UserError(f"{name} requires an argument; {HELP}")
     if name == "/clear":
         del messages[1 if has_system else 0 :]
     elif name == "/undo":
         while messages and messages[-1]["role"] != "system":
             if messages.pop()["role"] == "user":
                 break
-    elif name == "/system" and argument:
+    elif name == "/system":
         messages[: 1 if has_system else 0] = system_messages(argument)
-    elif name == "/save" and argument:
+    elif name == "/save":
         chat = json.dumps({"messages": messages}, ensure_ascii=False)
-        Path(argument).expanduser().write_text(f"{chat}\n", encoding="utf-8")
+        with Path(argument).expanduser().open("a", encoding="utf-8") as file:
+            file.write(f"{chat}\n")
         print(f"saved {len(messages)} messages to {argument}")
     else:
-        raise UserError(f"unknown command {line:.80}; use one of: {HELP}")
+        raise UserError(f"unknown command {name:.80}; use one of: {HELP}")

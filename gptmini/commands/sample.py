@@ -10,7 +10,12 @@ from typing import TYPE_CHECKING
 from gptmini.commands.arguments import at_least_one, print_resolved_run
 from gptmini.commands.mistakes import Parser, one_line_errors, path_argument, print_error
 from gptmini.commands.sample_options import add_device, add_sampling, rules_of
-from gptmini.commands.sample_output import Interruption, show_jsonl, show_text
+from gptmini.commands.sample_output import (
+    Interruption,
+    prepare_stdin,
+    show_jsonl,
+    show_text,
+)
 from gptmini.configuration.messages import advising_on_memory
 from gptmini.data.escapes import unescaped
 from gptmini.process import INTERRUPTED, MISUSE, restore_gc_and_sigint
@@ -68,14 +73,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         default=SAMPLE_BATCH_SIZE,
         help="maximum number of samples at a time (default: %(default)s)",
     )
-    parser.add_argument(
-        "--max-new-tokens",
-        type=at_least_one,
-        default=SAMPLE_TOKENS,
-        help="maximum number of tokens per sample (default: %(default)s)",
-    )
-
-    add_sampling(parser)
+    add_sampling(parser, max_new_tokens=SAMPLE_TOKENS)
 
     # Output.
     parser.add_argument(
@@ -113,24 +111,22 @@ def main(arguments: list[str] | None = None) -> None:
         # Python's stdout has reconfigure, but its declared type, TextIO, does not.
         sys.stdout.reconfigure(encoding="utf-8")  # pyrefly: ignore[missing-attribute]
 
-    from gptmini.generation import Rules, generate_stream, in_order, pack
-    from gptmini.hardware import check_compiler, choose_device, choose_dtype
-    from gptmini.loading import load
+    from gptmini.generation import Rules, generate_stream, in_order
+    from gptmini.hardware import check_compiler, choose_device
+    from gptmini.loading import load_for_sampling
     from gptmini.runs import named_run
 
     prompts = read_prompts(options)
     rules = rules_of(options)
     Rules(**rules)  # refuses values out of range before the model is loaded
-    device = choose_device(options.device)
     if options.compile:
-        check_compiler(device)
+        check_compiler(choose_device(options.device))
     restore_gc_and_sigint()
 
     run = named_run(options.run, saved=True)
-    model, tokenizer = load(run)
-    model.to(device=device, dtype=choose_dtype(options.dtype, device))
-    if device == "cpu" and not options.compile:
-        pack(model)
+    model, tokenizer = load_for_sampling(
+        run, device=options.device, dtype=options.dtype, compile=options.compile
+    )
     print_resolved_run(options.run, run)
     print_chat_hint(prompts, tokenizer)
     interruption = Interruption()
@@ -171,7 +167,9 @@ def print_chat_hint(prompts: list[str], tokenizer: "Tokenizer") -> None:
     """Name gptmini chat on stderr if a prompt has special tokens of the model's chat template."""
     if tokenizer.chat_template is None or sys.stderr is None:
         return
-    token = tokenizer.chat_encoder.special_token_in("\n".join(prompts))
+    token = None
+    with suppress(UserError):  # the model can continue text, even if its chat template is invalid
+        token = tokenizer.chat_encoder.special_token_in("\n".join(prompts))
     if token is not None:
         note = f"note: {token} in a prompt is ordinary text; gptmini chat uses the model's chat template"
         print(note, file=sys.stderr, flush=True)
@@ -206,11 +204,7 @@ def converse(
     Returns False if a line from a pipe or a file could not be continued. Returns True otherwise: at a terminal, the
     user has already seen the error.
     """
-    # Importing readline gives input() arrow keys and a history. Not every Python has it.
-    with suppress(ImportError):
-        import readline  # noqa: F401
-
-    is_terminal = sys.stdin.isatty()
+    is_terminal = prepare_stdin()
     is_complete = True
     while True:
         try:

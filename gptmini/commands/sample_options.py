@@ -1,4 +1,4 @@
-"""The options of the commands that draw tokens: sample, chat and serve."""
+"""The options of the commands that generate text: sample, chat and serve."""
 
 import argparse
 from typing import Any
@@ -10,8 +10,22 @@ from gptmini.settings import SAMPLE_SEED, SAMPLE_TEMPERATURE
 DTYPES = ("fp32", "bf16", "fp64")
 
 
-def add_sampling(parser: argparse.ArgumentParser) -> None:
-    """Add the options that tell how to draw tokens and where a sample ends."""
+def stop_string(text: str) -> str:
+    """Return a value of --stop with its escapes replaced. argparse calls this function as a type."""
+    if not text:
+        raise argparse.ArgumentTypeError("must not be empty")
+    return unescaped(text)
+
+
+def add_sampling(parser: argparse.ArgumentParser, *, max_new_tokens: int) -> None:
+    """Add the sampling options. The argument max_new_tokens is the default of --max-new-tokens."""
+    parser.add_argument(
+        "--max-new-tokens",
+        type=at_least_one,
+        default=max_new_tokens,
+        help="maximum number of generated tokens (default: %(default)s)",
+    )
+
     # How the next token is drawn. gptmini.generation.Rules checks the ranges.
     parser.add_argument(
         "--temperature",
@@ -50,7 +64,7 @@ def add_sampling(parser: argparse.ArgumentParser) -> None:
     # The end of a sample.
     parser.add_argument(
         "--stop",
-        type=unescaped,
+        type=stop_string,
         action="append",
         default=[],
         help=r"end a sample before this text, such as '\n\n'; may be repeated",
@@ -75,8 +89,7 @@ def rules_of(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def add_device(parser: argparse.ArgumentParser) -> None:
-    """Add the options that tell what computes."""
-    # Computation.
+    """Add the options for the device and the dtype."""
     parser.add_argument(
         "--device",
         default="auto",

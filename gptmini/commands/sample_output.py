@@ -1,10 +1,12 @@
-"""Print a stream of pieces as text or JSON lines, until the first Ctrl-C."""
+"""Read typed lines, and print a stream of pieces as text or JSON lines, until the first Ctrl-C."""
 
+import io
 import json
 import signal
 import sys
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +23,23 @@ IMPATIENT = 1.0
 SHOWN_ON_TERMINALS = {
     code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\n\t"
 }
+
+
+def prepare_stdin() -> bool:
+    """Prepare stdin for lines of text, and return whether it is a terminal.
+
+    At a terminal, input() gets arrow keys and a history, and returns pasted text as one line with line breaks in it.
+    From a pipe or a file, invalid UTF-8 becomes lone surrogates, which tokenizers refuse with an error for this line.
+    """
+    if not sys.stdin.isatty():
+        if isinstance(sys.stdin, io.TextIOWrapper):
+            sys.stdin.reconfigure(errors="surrogateescape")
+        return False
+    with suppress(ImportError):  # not every Python has readline
+        import readline
+
+        readline.parse_and_bind("set enable-bracketed-paste on")
+    return True
 
 
 class Interruption:

@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import re
 from importlib.util import find_spec
 
 from gptmini.commands.arguments import at_least_one, print_resolved_run
@@ -19,7 +20,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     """Read the command line."""
     parser = Parser(
         prog="gptmini serve",
-        description="Serve a trained model: a web page at /, and an API at /v1 that OpenAI's clients speak.",
+        description="Serve a trained model: a web page at /, and an API at /v1 for OpenAI's clients.",
     )
     parser.add_argument(
         "run",
@@ -62,15 +63,18 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         default=64,
         help="maximum number of waiting requests; more are refused with 503 (default: %(default)s)",
     )
-    parser.add_argument(
-        "--max-new-tokens",
-        type=at_least_one,
-        default=CHAT_TOKENS,
-        help="maximum number of tokens per answer (default: %(default)s)",
-    )
-    add_sampling(parser)
+    add_sampling(parser, max_new_tokens=CHAT_TOKENS)
     add_device(parser)
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    if not 0 <= options.port <= 65535:
+        parser.error(f"--port must be 0 to 65535, got {options.port}")
+    for name in options.allow_host:
+        if "*" in name.removeprefix("*."):
+            parser.error(f"--allow-host must be a name or *.NAME, got {name}")
+    # HTTP headers are ASCII. An empty key, such as an unset variable of a shell, would let every client in.
+    if options.api_key is not None and not re.fullmatch("[!-~]+", options.api_key):
+        parser.error("--api-key must have visible ASCII characters only, and at least one")
+    return options
 
 
 @one_line_errors()
@@ -96,6 +100,7 @@ def main(arguments: list[str] | None = None) -> None:
     model, tokenizer = load_for_sampling(path, device=options.device, dtype=options.dtype)
     print_resolved_run(options.run, path)
 
+    host = f"[{options.host}]" if ":" in options.host else options.host
     settings = ServerSettings(
         model=options.run.name or options.run.resolve().name,
         defaults={name: value for name, value in rules.items() if name != "max_new_tokens"},
@@ -103,7 +108,7 @@ def main(arguments: list[str] | None = None) -> None:
         stop=options.stop,
         ignore_end_of_text=options.ignore_end_of_text,
         max_tokens=options.max_new_tokens,
-        allowed_hosts=[*LOCAL_HOSTS, options.host, *options.allow_host],
+        allowed_hosts=[*LOCAL_HOSTS, host, *options.allow_host],
         allow_origin=options.allow_origin,
         api_key=options.api_key,
     )
@@ -113,10 +118,9 @@ def main(arguments: list[str] | None = None) -> None:
         batch_size=options.batch_size,
         max_waiting=options.max_waiting,
     )
-    host = f"[{options.host}]" if ":" in options.host else options.host
     port = listening.getsockname()[1]
     print(f"serving {settings.model} at http://{host}:{port} (API: /v1); Ctrl-C ends", flush=True)
     try:
         run(Server(engine, tokenizer, settings).app(), listening)
     finally:
-        engine.close(0)
+        engine.close()

@@ -5,6 +5,7 @@ from gptmini.generation.rules import Rules, choose
 from gptmini.generation.text import (
     TextPiece,
     TextStream,
+    checked_integer,
     checked_rules,
     generate,
     generate_stream,
@@ -19,6 +20,7 @@ __all__ = [
     "Rules",
     "TextPiece",
     "TextStream",
+    "checked_integer",
     "checked_rules",
     "choose",
     "generate",

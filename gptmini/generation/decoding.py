@@ -89,16 +89,14 @@ class Decoder:
         self.is_compiled = compile
 
         self.waiting: deque[Sample] = deque()
-        self.rows: list[Sample | None] = [
-            None
-        ] * batch_size  # the sample in each row; None: the row is free
-        self.encoded: list[list[int]] = [
-            [] for _ in self.rows
-        ]  # ids whose keys and values each row holds
+        # The sample in each row. None: the row is free.
+        self.rows: list[Sample | None] = [None] * batch_size
+        # The ids whose keys and values each row holds.
+        self.encoded: list[list[int]] = [[] for _ in self.rows]
         # Number of positions of each row in the cache. A free row may count positions that are no longer valid.
         self.lengths = [0] * batch_size
         self._n_added = 0
-        # number of samples that had ended when each row became free
+        # Number of samples that had ended when each row became free.
         self._released = [0] * batch_size
         self._n_ended = 0
 
@@ -215,6 +213,14 @@ class Decoder:
                 self._released[row] = self._n_ended
                 return
         self.waiting = deque(sample for sample in self.waiting if sample.number != number)
+
+    def reset(self) -> None:
+        """End all samples, and forget the keys and values of all rows. Call this method after draw failed."""
+        self.waiting.clear()
+        self.rows = [None] * len(self.rows)
+        self.encoded = [[] for _ in self.rows]
+        self.lengths = [0] * len(self.rows)
+        self._span = slice(0, 0)
 
     def _take(self, row: int, sample: Sample, column: list[float]) -> Drawn:
         """Add a drawn token to its sample. column is a column of the result of _draw."""

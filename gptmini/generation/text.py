@@ -3,7 +3,7 @@
 import difflib
 import inspect
 import operator
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import fields
 from typing import Any, NamedTuple
 
@@ -74,10 +74,12 @@ def generate_stream(
     Raises UserError at the first piece if an option is unknown, a value has a wrong type or range, or a prompt has
     characters that the tokenizer cannot encode. Raises UserError at any piece if the logits are not finite.
     """
-    num_samples = _integer("num_samples", num_samples, least=1)
-    batch_size = _integer("batch_size", batch_size, least=1)
-    seed = _integer("seed", seed)
-    all_rules = checked_rules(max_new_tokens=max_new_tokens, temperature=temperature, **rules)
+    num_samples = checked_integer("num_samples", num_samples, least=1)
+    batch_size = checked_integer("batch_size", batch_size, least=1)
+    seed = checked_integer("seed", seed)
+    all_rules = checked_rules(
+        generate_stream, max_new_tokens=max_new_tokens, temperature=temperature, **rules
+    )
     if compile and is_packed(model):
         raise UserError(
             "a packed model cannot be compiled; remove compile=True or the call of pack()"
@@ -226,6 +228,9 @@ class TextStream:
         self.max_tokens = max_tokens
         self.ends = set() if ignore_end_of_text else {tokenizer.end_of_text, *tokenizer.more_ends}
         self.n_tokens = 0  # number of tokens that were passed to add
+        self.n_characters = (
+            0  # number of characters of these tokens, without an incomplete character at the end
+        )
         self._leading = leading
         self.stopped = False  # whether a stop string has occurred; afterwards, do not call push
         self._pending: list[int] = []  # newest ids; the last id may end within a character
@@ -262,6 +267,7 @@ class TextStream:
         # An incomplete character at the end decodes to one replacement character.
         certain = text.removesuffix(REPLACEMENT)
         piece = certain[self._n_certain :]
+        self.n_characters += len(piece)
         if certain == text:
             self._pending = []
             self._n_certain = 0
@@ -272,6 +278,7 @@ class TextStream:
     def finish(self) -> str:
         """Return the rest of the text, even if a character is incomplete."""
         rest = self.tokenizer.decode(self._pending)[self._n_certain :]
+        self.n_characters += len(rest)
         text = self._before_stop(rest)
         if not self.stopped:
             text += self._held
@@ -311,7 +318,7 @@ class TextStream:
         return 0
 
 
-def _integer(name: str, value: Any, *, least: int | None = None) -> int:
+def checked_integer(name: str, value: Any, *, least: int | None = None) -> int:
     """Return an integer of Python or NumPy as an int. Raise UserError for other types and for integers below least."""
     try:
         number = operator.index(value)
@@ -322,12 +329,15 @@ def _integer(name: str, value: Any, *, least: int | None = None) -> int:
     return number
 
 
-def checked_rules(**rules: Any) -> Rules:
-    """Return the Rules. Raise UserError if a name is unknown or a value is invalid."""
+def checked_rules(function: Callable[..., Any], /, **rules: Any) -> Rules:
+    """Return the Rules. Raise UserError if a name is unknown or a value is invalid.
+
+    If a name is unknown, the error suggests a similar option of the function that the user called.
+    """
     own = [field.name for field in fields(Rules)]
     for name in rules:
         if name not in own:
-            known = [*inspect.signature(generate_stream).parameters, *own]
+            known = [*inspect.signature(function).parameters, *own]
             close = difflib.get_close_matches(name, known, n=1)
             hint = f"; did you mean {close[0]}?" if close else ""
             raise UserError(f"unknown option {name}{hint}")

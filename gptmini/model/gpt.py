@@ -146,13 +146,19 @@ class GPT(nn.Module):
         return self.embedding.weight if self.config.tie_embeddings else self.unembedding.weight
 
     @torch.no_grad()
-    def attention_weights(self, tokens: Tensor, layers: Sequence[int]) -> Tensor:
-        """Return the attention weights (L, B, H, T, T) of L blocks for int64 (B, T), computed by the plain formula."""
+    def attention_weights(
+        self, tokens: Tensor, layers: Sequence[int], *, n_last: int | None = None
+    ) -> Tensor:
+        """Return the attention weights (L, B, H, T, T) of L blocks for int64 (B, T), computed by the plain formula.
+
+        If n_last is not None, return only the weights between the last n_last tokens, (L, B, H, n_last, n_last).
+        """
         attentions = [self.blocks[i].attention for i in layers]
         weights: dict[nn.Module, Tensor] = {}
 
         def keep(module: CausalMultiHeadAttention, arguments: tuple, options: dict) -> None:
-            weights[module] = module.attention_weights(*arguments, rotary=options["rotary"])
+            found = module.attention_weights(*arguments, rotary=options["rotary"])  # (B, H, T, T)
+            weights[module] = found if n_last is None else found[..., -n_last:, -n_last:].clone()
 
         hooks = []
         for attention in attentions:

@@ -1,10 +1,11 @@
 """A conversation with a model. It consists of messages and of the model's answers to these messages."""
 
+from bisect import bisect_left
 from collections.abc import Generator, Sequence
 from typing import Any, Literal, overload
 
 from gptmini.data.chat_formats import ChatFormatError, checked_messages
-from gptmini.generation import Decoder, Rules, TextStream, checked_rules
+from gptmini.generation import Decoder, Rules, TextStream, checked_integer, checked_rules
 from gptmini.model import GPT
 from gptmini.settings import CHAT_TOKENS, SAMPLE_SEED, SAMPLE_TEMPERATURE
 from gptmini.tokenizer import Tokenizer
@@ -67,13 +68,16 @@ class Conversation:
         If the caller stops early, the part of the answer that was yielded is added. Raises UserError if the chat
         template rejects the messages, or if the last message does not fit into the context.
         """
+        context = self.model.config.longest_input
         prompt, self.n_dropped = prompt_within(
-            self.model, self.tokenizer, self.messages, self.rules.max_new_tokens
+            context, self.tokenizer, self.messages, self.rules.max_new_tokens
         )
+        # The model must see the system message until the answer ends.
+        room = room_for_answer(context, prompt)
         stream = TextStream(
             self.tokenizer,
             self.stop,
-            max_tokens=self.rules.max_new_tokens,
+            max_tokens=min(self.rules.max_new_tokens or room, room),
             ignore_end_of_text=self.ignore_end_of_text,
             leading=self._encoder.leading,
         )
@@ -125,7 +129,7 @@ def chat(
     """Return the model's answer to the last message of a chat, or yield it in pieces.
 
     Args:
-        model, tokenizer: from load. The model is in eval mode afterwards.
+        model, tokenizer: from load. The model is in eval mode until the answer ends.
         messages: a list of role and content. If the chat does not fit into the context, the oldest messages are left
             out. A system message at the start always stays.
         stream: True to yield pieces of the answer.
@@ -139,20 +143,36 @@ def chat(
     except ChatFormatError as error:
         raise UserError(str(error)) from None
     conversation = Conversation(
-        model.eval(),
+        model,
         tokenizer,
-        checked_rules(max_new_tokens=max_new_tokens, temperature=temperature, **rules),
+        checked_rules(chat, max_new_tokens=max_new_tokens, temperature=temperature, **rules),
         messages=checked,
-        seed=seed,
+        seed=checked_integer("seed", seed),
         stop=[stop] if isinstance(stop, str) else list(stop or ()),
         ignore_end_of_text=ignore_end_of_text,
     )
-    pieces = conversation.answer()
-    return pieces if stream else "".join(pieces)
+
+    def pieces() -> Generator[str, None, None]:
+        was_training = model.training
+        model.eval()
+        try:
+            yield from conversation.answer()
+        finally:
+            model.train(was_training)
+
+    return pieces() if stream else "".join(pieces())
+
+
+def room_for_answer(context: int, prompt: Sequence[int]) -> int:
+    """Return the number of tokens that an answer may have so that all of the prompt stays in the context.
+
+    The last token of the answer needs no place, because the model does not read it.
+    """
+    return context - len(prompt) + 1
 
 
 def prompt_within(
-    model: GPT, tokenizer: Tokenizer, messages: Sequence[Message], max_new_tokens: int | None
+    context: int, tokenizer: Tokenizer, messages: Sequence[Message], max_new_tokens: int | None
 ) -> tuple[list[int], int]:
     """Return the ids of a chat up to its next answer, and the number of old messages that were left out.
 
@@ -161,23 +181,23 @@ def prompt_within(
 
     Raises UserError if the chat template rejects the messages, or if the last message alone does not fit.
     """
-    context = model.config.longest_input
     room = context - min(max_new_tokens or context, context // 2)
     n_first = 1 if messages and messages[0]["role"] == "system" else 0
-    first = list(messages[:n_first])
-    for n_dropped in range(len(messages)):
-        kept = messages[n_first + n_dropped :]
-        # The oldest message that is kept must not be an answer, because templates expect a question first.
-        if n_dropped and kept and kept[0]["role"] == "assistant":
-            continue
-        ids = tokenizer.chat_encoder.prompt([*first, *kept])
-        if len(ids) <= room:
-            return ids, n_dropped
-        if len(kept) <= 1:
-            break
-    if messages and len(ids) <= context:
-        return ids, n_dropped
-    raise UserError(
-        f"the last message and the template must have at most {context} tokens together, got {len(ids)}; "
-        "shorten the message"
-    )
+    first, rest = messages[:n_first], messages[n_first:]
+
+    def ids_from(start: int) -> list[int]:
+        return tokenizer.chat_encoder.prompt([*first, *rest[start:]])
+
+    # Templates expect a question first. A chat that starts at a later question is shorter, so bisection finds the first
+    # start that fits.
+    questions = [i for i in range(1, len(rest)) if rest[i]["role"] == "user"]
+    starts = [0, *questions]
+    fitting = bisect_left(starts, -room, key=lambda start: -len(ids_from(start)))
+    start = starts[min(fitting, len(starts) - 1)]
+    ids = ids_from(start)
+    if len(ids) > context:
+        raise UserError(
+            f"the last message and the template must have at most {context} tokens together, got {len(ids)}; "
+            "shorten the message"
+        )
+    return ids, start

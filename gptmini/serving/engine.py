@@ -5,7 +5,7 @@ import threading
 import traceback
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple, TypeVar
 
@@ -36,6 +36,7 @@ class AnswerPiece(NamedTuple):
     """The text that one token adds to an answer."""
 
     text: str  # the text that is certain after this token; empty, for example, inside a character
+    offset: int  # number of characters in the answer before this token
     token: int
     log_probability: float | None  # in nats; None if the request did not ask for log-probabilities
     likeliest: list[tuple[int, float]]  # the most probable tokens and their log-probabilities
@@ -53,8 +54,10 @@ class Answer:
     request: Request
     deliver: Callable[[AnswerPiece | UserError], None]
     text: TextStream
-    sample: int | None = None  # number of the sample in the decoder; None while the request waits
-    is_over: bool = field(default=False)  # whether the answer has ended or was cancelled
+    sample: int | None = (
+        None  # number of the sample in the decoder; None before the decoder has the request
+    )
+    is_over: bool = False  # whether the answer has ended or was cancelled
 
 
 class Engine:
@@ -78,75 +81,81 @@ class Engine:
         self.model = model
         self.tokenizer = tokenizer
         self.max_open = batch_size + max_waiting
-        self._new_decoder = partial(Decoder, model, batch_size=batch_size, reuse=True)
-        self._decoder = self._new_decoder()
+        self._decoder = Decoder(model, batch_size=batch_size, reuse=True)
         # The functions that the thread calls, in order. None ends the thread.
         self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._answers: dict[
-            int, Answer
-        ] = {}  # maps the number of a sample to its answer; only the thread uses this dict
+        # Maps the number of a sample to its answer. Only the thread uses this dict.
+        self._answers: dict[int, Answer] = {}
         self._lock = threading.Lock()
         self._n_open = 0
-        self._idle = threading.Event()  # this event is set while no request is open
-        self._idle.set()
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self._thread.start()
 
     @property
     def n_open(self) -> int:
-        """The number of requests that are waiting or are being answered."""
+        """The number of requests and calls that are waiting or are being answered."""
         return self._n_open
 
     def submit(
-        self, request: Request, deliver: Callable[[AnswerPiece | UserError], None]
-    ) -> Answer:
-        """Queue a request. The thread calls `deliver` for each piece of the answer.
+        self,
+        requests: Sequence[Request],
+        deliver: Callable[[int, AnswerPiece | UserError], None],
+    ) -> list[Answer]:
+        """Queue the requests of one client: all of them, or none of them if there is not enough room.
 
-        `deliver` must return immediately, because the thread cannot work before that. Raises QueueFullError if too many
-        requests are waiting.
+        For each piece of an answer, the thread calls `deliver` with the index of the request and the piece. `deliver`
+        must return immediately, because the thread cannot work before that. Raises QueueFullError if too many requests
+        are waiting.
         """
-        text = TextStream(
-            self.tokenizer,
-            request.stop,
-            max_tokens=request.rules.max_new_tokens,
-            ignore_end_of_text=request.ignore_end_of_text,
-            leading=request.leading,
-        )
-        answer = Answer(request, deliver, text)
-        with self._lock:
-            if self._n_open >= self.max_open:
-                raise QueueFullError
-            self._n_open += 1
-            self._idle.clear()
-        self._calls.put(lambda: self._start(answer))
-        return answer
+        answers = []
+        for index, request in enumerate(requests):
+            text = TextStream(
+                self.tokenizer,
+                request.stop,
+                max_tokens=request.rules.max_new_tokens,
+                ignore_end_of_text=request.ignore_end_of_text,
+                leading=request.leading,
+            )
+            answers.append(Answer(request, partial(deliver, index), text))
+        self._count(len(answers))
+        for answer in answers:
+            self._calls.put(partial(self._start, answer))
+        return answers
 
     def cancel(self, answer: Answer) -> None:
         """End an answer early, for example because the client has disconnected. Do nothing if the answer has ended."""
-        self._calls.put(lambda: self._end(answer))
+        self._calls.put(partial(self._end, answer))
 
     def call(self, function: Callable[[], T]) -> "Future[T]":
-        """Run a function in the thread, between two tokens. Only the thread may use the model."""
+        """Run a function in the thread, between two tokens. Only the thread may use the model.
+
+        Raises QueueFullError if too many requests are waiting.
+        """
         future: Future[T] = Future()
+        self._count(1)
 
         def run() -> None:
             try:
                 future.set_result(function())
             except Exception as error:  # the error may have any class; the caller receives it
                 future.set_exception(error)
+            finally:
+                self._count(-1)
 
         self._calls.put(run)
         return future
 
-    def close(self, seconds: float) -> bool:
-        """Wait up to this number of seconds until all open requests have finished. Then end the thread.
-
-        Return whether all requests have finished.
-        """
-        have_finished = self._idle.wait(seconds)
+    def close(self) -> None:
+        """End the thread. Open requests get no more pieces."""
         self._calls.put(None)
         self._thread.join()
-        return have_finished
+
+    def _count(self, n: int) -> None:
+        """Add n to the number of open requests. Raise QueueFullError if the sum is too high."""
+        with self._lock:
+            if self._n_open + n > self.max_open:
+                raise QueueFullError
+            self._n_open += n
 
     def _run(self) -> None:
         """Run the calls in the queue and sample tokens until `close` is called."""
@@ -164,14 +173,18 @@ class Engine:
     def _start(self, answer: Answer) -> None:
         """Give the request of an answer to the decoder."""
         request = answer.request
-        answer.sample = self._decoder.add(
-            request.prompt,
-            request.rules,
-            seed=request.seed,
-            stream=request.stream,
-            log_probabilities=request.log_probabilities,
-            n_likeliest=request.n_likeliest,
-        )
+        try:
+            answer.sample = self._decoder.add(
+                request.prompt,
+                request.rules,
+                seed=request.seed,
+                stream=request.stream,
+                log_probabilities=request.log_probabilities,
+                n_likeliest=request.n_likeliest,
+            )
+        except Exception as error:
+            self._fail([answer], error)
+            return
         self._answers[answer.sample] = answer
 
     def _draw(self) -> None:
@@ -179,38 +192,36 @@ class Engine:
         try:
             drawn = self._decoder.draw()
         except Exception as error:
-            # For example, the logits of a request were not finite, or the memory of the GPU is full. The decoder does
-            # not know which request was the cause. Therefore, all answers end.
-            if isinstance(error, UserError):
-                failure = error
-            else:
-                traceback.print_exception(error)
-                failure = UserError(f"the model failed: {type(error).__name__}")
-            for answer in list(self._answers.values()):
-                answer.deliver(failure)
-                self._end(answer)
-            # The cache may be incomplete. Free it before the next one is allocated.
-            del self._decoder
-            self._decoder = self._new_decoder()
+            # For example, the logits of a request were not finite, or the memory of the GPU is full. The cache may be
+            # incomplete. Therefore, all answers end.
+            self._fail(list(self._answers.values()), error)
+            self._decoder.reset()
             return
 
         for sample, token, log_probability, likeliest in drawn:
             answer = self._answers[sample]
+            offset = answer.text.n_characters
             text, finish = answer.text.add(token)
             # A client that has its last piece can rely on a free row.
             if finish is not None:
                 self._end(answer)
-            answer.deliver(AnswerPiece(text, token, log_probability, likeliest, finish))
+            answer.deliver(AnswerPiece(text, offset, token, log_probability, likeliest, finish))
+
+    def _fail(self, answers: Sequence[Answer], error: Exception) -> None:
+        """End answers with an error. Print the traceback of an error that is not for users."""
+        if not isinstance(error, UserError):
+            traceback.print_exception(error)
+            error = UserError(f"the model failed: {type(error).__name__}")
+        for answer in answers:
+            answer.deliver(error)
+            self._end(answer)
 
     def _end(self, answer: Answer) -> None:
         """Free the row that an answer uses in the batch."""
         if answer.is_over:
             return
         answer.is_over = True
-        assert answer.sample is not None
-        self._decoder.end(answer.sample)
-        del self._answers[answer.sample]
-        with self._lock:
-            self._n_open -= 1
-            if self._n_open == 0:
-                self._idle.set()
+        if answer.sample is not None:
+            self._decoder.end(answer.sample)
+            del self._answers[answer.sample]
+        self._count(-1)

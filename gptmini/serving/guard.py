@@ -34,7 +34,8 @@ class Guard:
         await self.app(scope, receive, send)
 
     def _check(self, request: HTTPRequest) -> None:
-        if self.api_key is not None and request.url.path not in ("/", "/health"):
+        # The URL in request.url also contains the header Host, which a client can choose freely.
+        if self.api_key is not None and request.scope["path"] not in ("/", "/health"):
             given = request.headers.get("authorization", "").removeprefix("Bearer ")
             if not hmac.compare_digest(given.encode(), self.api_key.encode()):
                 raise RequestError(
@@ -79,7 +80,7 @@ async def refuse(request: HTTPRequest, error: Exception) -> Response:
 async def not_found(request: HTTPRequest, error: Exception) -> Response:
     """Return the response to an unknown path, or to an unknown method of a path."""
     status = getattr(error, "status_code", 404)
-    place = f"{request.method} {request.url.path:.80}"
+    place = f"{request.method} {request.scope['path']:.80}"
     return error_response(
         RequestError(f"unknown endpoint {place}", status=status, code="not_found")
     )

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -10,8 +10,8 @@ from starlette.requests import Request as HTTPRequest
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from gptmini.serving.engine import Answer, AnswerPiece, Engine, QueueFullError, Request
-from gptmini.serving.schema import REASONS, RequestError, ResponseKind, head, usage
+from gptmini.serving.engine import AnswerPiece, Engine, QueueFullError, Request
+from gptmini.serving.schema import REASONS, RequestError, ResponseKind, response_head, usage
 from gptmini.user_error import UserError
 
 RETRY_AFTER = 1  # if the queue is full, a client should try again after this number of seconds
@@ -20,16 +20,13 @@ RETRY_AFTER = 1  # if the queue is full, a client should try again after this nu
 class ChoiceBuilder(Protocol):
     """Makes one of the choices in a response from pieces of an answer."""
 
-    def __call__(
-        self, index: int, pieces: list[AnswerPiece], *, is_first: bool, offset: int
-    ) -> dict[str, Any]:
+    def __call__(self, index: int, pieces: list[AnswerPiece], *, is_first: bool) -> dict[str, Any]:
         """Return the choice.
 
         Args:
             index: number of the answer.
             pieces: all pieces of the answer, or those for one chunk of a stream.
             is_first: whether the pieces start the answer.
-            offset: number of characters in earlier chunks.
         """
         ...
 
@@ -48,23 +45,21 @@ class Responder:
         """Return all answers in one JSON object. Cancel them if the client disconnects."""
         answers = Answers(self.engine, self.requests)
         pieces: list[list[AnswerPiece]] = [[] for _ in self.requests]
-        watching = asyncio.ensure_future(answers.cancel_on_disconnect(request))
+        watching = asyncio.ensure_future(answers.end_on_disconnect(request))
         try:
             async for index, piece in answers.pieces():
                 pieces[index].append(piece)
         finally:
             watching.cancel()
             answers.cancel()
-        choices = [
-            self.choice(index, each, is_first=True, offset=0) for index, each in enumerate(pieces)
-        ]
+        choices = [self.choice(index, each, is_first=True) for index, each in enumerate(pieces)]
         body = {"choices": choices, "usage": usage(self.n_prompt, sum(map(len, pieces)))}
-        return JSONResponse(head(kind, self.model) | body)
+        return JSONResponse(response_head(kind, self.model) | body)
 
-    async def stream(self, kind: ResponseKind, *, include_usage: bool) -> Response:
+    def stream(self, kind: ResponseKind, *, include_usage: bool) -> Response:
         """Return a stream of chunks. Raises RequestError before the stream starts if the queue is full."""
         answers = Answers(self.engine, self.requests)
-        chunks = self._chunks(answers, head(kind, self.model), include_usage)
+        chunks = self._chunks(answers, response_head(kind, self.model), include_usage)
         return AnswerStream(answers, chunks)
 
     async def _chunks(
@@ -74,7 +69,6 @@ class Responder:
         if include_usage:
             start = start | {"usage": None}
         n_drawn = 0
-        offsets = [0] * len(self.requests)
         is_first = [True] * len(self.requests)
         # A piece without text is sent together with the next piece that has text. Therefore, no chunk is empty.
         held: list[list[AnswerPiece]] = [[] for _ in self.requests]
@@ -84,13 +78,7 @@ class Responder:
                 held[index].append(piece)
                 if not piece.text and piece.finish is None:
                     continue
-                made = self.choice(
-                    index,
-                    held[index],
-                    is_first=is_first[index],
-                    offset=offsets[index],
-                )
-                offsets[index] += sum(len(each.text) for each in held[index])
+                made = self.choice(index, held[index], is_first=is_first[index])
                 is_first[index] = False
                 held[index] = []
                 yield _event(start | {"choices": [made]})
@@ -126,27 +114,15 @@ class Answers:
             asyncio.Queue()
         )
         self._loop = asyncio.get_running_loop()
-        self._answers: list[Answer] = []
         try:
-            for index, request in enumerate(requests):
-                self._answers.append(engine.submit(request, self._deliver_to(index)))
+            self._answers = engine.submit(requests, self._deliver)
         except QueueFullError:
-            self.cancel()
-            raise RequestError(
-                "too many requests are waiting; try again later",
-                status=503,
-                kind="server_error",
-                code="overloaded",
-                headers={"Retry-After": str(RETRY_AFTER)},
-            ) from None
+            raise queue_full() from None
 
-    def _deliver_to(self, index: int) -> Callable[[AnswerPiece | UserError], None]:
-        def deliver(piece: AnswerPiece | UserError) -> None:
-            # The event loop is closed if the server has stopped before this answer has ended.
-            if not self._loop.is_closed():
-                self._loop.call_soon_threadsafe(self._pieces.put_nowait, (index, piece))
-
-        return deliver
+    def _deliver(self, index: int, piece: AnswerPiece | UserError) -> None:
+        # The event loop is closed if the server has stopped before this answer has ended.
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._pieces.put_nowait, (index, piece))
 
     async def pieces(self) -> AsyncIterator[tuple[int, AnswerPiece]]:
         """Yield the number of an answer and the next piece of this answer, until all answers have ended.
@@ -163,7 +139,7 @@ class Answers:
             yield index, piece
             n_open -= piece.finish is not None
 
-    async def cancel_on_disconnect(self, request: HTTPRequest) -> None:
+    async def end_on_disconnect(self, request: HTTPRequest) -> None:
         """End `pieces` when the client disconnects."""
         while (await request.receive())["type"] != "http.disconnect":
             pass
@@ -175,7 +151,18 @@ class Answers:
             self._engine.cancel(answer)
 
 
-def reason(pieces: Sequence[AnswerPiece]) -> str | None:
+def queue_full() -> RequestError:
+    """Return the error for a request that cannot wait, because too many requests are waiting."""
+    return RequestError(
+        "too many requests are waiting; try again later",
+        status=503,
+        kind="server_error",
+        code="overloaded",
+        headers={"Retry-After": str(RETRY_AFTER)},
+    )
+
+
+def finish_reason(pieces: Sequence[AnswerPiece]) -> str | None:
     """Return OpenAI's name for the reason why an answer ended, or None if it has not ended."""
     finish = pieces[-1].finish if pieces else None
     return None if finish is None else REASONS[finish]

@@ -5,15 +5,24 @@ Source: https://platform.openai.com/docs/api-reference, the pages about completi
 
 import time
 import uuid
-from typing import Any, Literal
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt, ValidationError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    NonNegativeInt,
+    PositiveInt,
+    ValidationError,
+)
 
 from gptmini.serving.engine import AnswerPiece
 from gptmini.tokenizer import Tokenizer
 
 MOST_CHOICES = 128  # maximum number of answers to one request; the same limit as in OpenAI's API
 MOST_LIKELIEST = 20  # maximum of top_logprobs; the same limit as in OpenAI's API
+MOST_STOPS = 16  # maximum number of stop strings
 COMPLETION_TOKENS = 16  # length of a completion by default, as in OpenAI's API
 # Clients may send these fields. The fields do not change the answers of a single model.
 IGNORED = {"user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key"}
@@ -34,6 +43,10 @@ NEUTRAL: dict[str, tuple] = {
     "reasoning_effort": (None, "none"),
     "verbosity": (None, "medium"),
 }
+StopString = Annotated[str, Field(min_length=1)]
+T = TypeVar("T")
+# A list that is not checked further after its first wrong element.
+Several = Annotated[list[T], Field(fail_fast=True)]
 ResponseKind = Literal["chat.completion", "chat.completion.chunk", "text_completion"]
 # Maps the reason why an answer ended to OpenAI's name for this reason.
 REASONS = {"end_of_text": "stop", "stop": "stop", "length": "length"}
@@ -77,7 +90,7 @@ class _Sampling(BaseModel):
     temperature: float | None = Field(default=None, ge=0)
     top_p: float | None = Field(default=None, gt=0, le=1)
     seed: int | None = None
-    stop: str | list[str] | None = None
+    stop: StopString | Annotated[list[StopString], Field(max_length=MOST_STOPS)] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     # These fields are not part of OpenAI's API. Other servers of open models use the same names.
@@ -100,7 +113,7 @@ class _Sampling(BaseModel):
 class CompletionRequest(_Sampling):
     """The body of a request to /v1/completions."""
 
-    prompt: str | list[str] | list[NonNegativeInt] | list[list[NonNegativeInt]] = ""
+    prompt: str | Several[str] | Several[NonNegativeInt] | Several[Several[NonNegativeInt]] = ""
     echo: bool | None = None
     logprobs: int | None = Field(default=None, ge=0, le=MOST_LIKELIEST)
 
@@ -133,7 +146,8 @@ def parse(kind: type[_Sampling], body: Any) -> Any:
     try:
         request = kind.model_validate(body)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
+        # A field that may have several types has an error for each type. A wrong value tells more than a wrong type.
+        first = min(error.errors(include_url=False), key=lambda one: one["type"].endswith("_type"))
         field = str(first["loc"][0]) if first["loc"] else None
         raise RequestError(f"{field}: {first['msg']}", param=field) from None
 
@@ -141,62 +155,58 @@ def parse(kind: type[_Sampling], body: Any) -> Any:
         if name in IGNORED:
             continue
         if name not in NEUTRAL:
-            raise RequestError(f"unknown field {name}; remove this field", param=name)
+            raise RequestError(f"unknown field {name!r:.80}; remove this field")
         if value not in NEUTRAL[name]:
             raise RequestError(f"{name} is not supported, got {value!r:.80}", param=name)
     return request
 
 
-class TokenTexts:
-    """Returns the text and the bytes of single tokens for lists of log-probabilities."""
+def token_text(tokenizer: Tokenizer, token: int) -> str:
+    r"""Return the text of a token.
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        self._tokenizer = tokenizer
+    If the bytes of the token are not valid UTF-8, return for example bytes:\xe2\x80, as OpenAI's API does. Therefore,
+    different tokens have different texts.
+    """
+    data = tokenizer.token_bytes(token)
+    try:
+        return data.decode() or tokenizer.decode([token])
+    except UnicodeDecodeError:
+        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in data)
 
-    def text(self, token: int) -> str:
-        """Return the text of a token. An incomplete character becomes U+FFFD."""
-        return self._tokenizer.decode([token])
 
-    def entry(self, token: int, log_probability: float) -> dict[str, Any]:
-        """Return the entry of a token and its log-probability in the answer to a chat."""
+def chat_logprobs(pieces: Sequence[AnswerPiece], tokenizer: Tokenizer) -> dict[str, Any]:
+    """Return the log-probabilities of the tokens in an answer to a chat, or in a part of the answer."""
+
+    def entry(token: int, log_probability: float | None) -> dict[str, Any]:
         return {
-            "token": self.text(token),
+            "token": token_text(tokenizer, token),
             "logprob": log_probability,
-            "bytes": list(self._tokenizer.token_bytes(token)),
+            "bytes": list(tokenizer.token_bytes(token)),
         }
 
-
-def chat_logprobs(pieces: list[AnswerPiece], texts: TokenTexts) -> dict[str, Any]:
-    """Return the log-probabilities of the tokens in an answer to a chat, or in a part of the answer."""
-    content = []
-    for piece in pieces:
-        assert piece.log_probability is not None
-        content.append(
-            texts.entry(piece.token, piece.log_probability)
-            | {"top_logprobs": [texts.entry(*pair) for pair in piece.likeliest]}
-        )
+    content = [
+        entry(piece.token, piece.log_probability)
+        | {"top_logprobs": [entry(*pair) for pair in piece.likeliest]}
+        for piece in pieces
+    ]
     return {"content": content, "refusal": None}
 
 
 def completion_logprobs(
-    pieces: list[AnswerPiece], texts: TokenTexts, *, offset: int
+    pieces: Sequence[AnswerPiece], tokenizer: Tokenizer, *, offset: int
 ) -> dict[str, Any]:
     """Return the log-probabilities of the tokens in a completion, or in a part of it.
 
-    offset is the number of characters before the first of these tokens.
+    offset is the number of characters of an echoed prompt.
     """
-    tokens = [texts.text(piece.token) for piece in pieces]
-    offsets = []
-    for piece in pieces:
-        offsets.append(offset)
-        offset += len(piece.text)
     return {
-        "tokens": tokens,
+        "tokens": [token_text(tokenizer, piece.token) for piece in pieces],
         "token_logprobs": [piece.log_probability for piece in pieces],
         "top_logprobs": [
-            {texts.text(token): value for token, value in piece.likeliest} for piece in pieces
+            {token_text(tokenizer, token): value for token, value in piece.likeliest}
+            for piece in pieces
         ],
-        "text_offset": offsets,
+        "text_offset": [offset + piece.offset for piece in pieces],
     }
 
 
@@ -209,7 +219,7 @@ def usage(n_prompt: int, n_drawn: int) -> dict[str, int]:
     }
 
 
-def head(kind: ResponseKind, model: str) -> dict[str, Any]:
+def response_head(kind: ResponseKind, model: str) -> dict[str, Any]:
     """Return the fields at the start of each response: id, object, created and model."""
     prefix = "cmpl" if kind == "text_completion" else "chatcmpl"
     return {

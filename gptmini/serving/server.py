@@ -1,9 +1,11 @@
 """The HTTP server. It has a web page and an API that OpenAI's clients can use."""
 
 import asyncio
+import codecs
 import errno
+import math
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
@@ -18,23 +20,25 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request as HTTPRequest
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
+from torch import Tensor
 
 from gptmini.data.chat_formats import ChatFormatError, checked_messages
 from gptmini.generation import Rules, prompt_ids
 from gptmini.generation.text import MOST_SAMPLES
-from gptmini.serving.engine import AnswerPiece, Engine, Request
+from gptmini.serving.conversation import room_for_answer
+from gptmini.serving.engine import AnswerPiece, Engine, QueueFullError, Request, T
 from gptmini.serving.guard import Guard, failed, json_of, not_found, refuse
-from gptmini.serving.responses import ChoiceBuilder, Responder, reason
+from gptmini.serving.responses import ChoiceBuilder, Responder, finish_reason, queue_full
 from gptmini.serving.schema import (
     COMPLETION_TOKENS,
     AttentionRequest,
     ChatRequest,
     CompletionRequest,
     RequestError,
-    TokenTexts,
     chat_logprobs,
     completion_logprobs,
     parse,
+    token_text,
 )
 from gptmini.settings import first_error
 from gptmini.tokenizer import Tokenizer
@@ -43,6 +47,8 @@ from gptmini.user_error import UserError
 FINISHING = 10  # seconds that open answers have to finish when the server stops
 LONGEST_ERROR = 300  # maximum number of characters of an error message
 MOST_SHOWN = 64  # maximum number of tokens for which the web page shows attention
+# Attention is computed from at most this number of tokens. Its time and its memory grow with the square of this number.
+MOST_ATTENDED = 1024
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +88,6 @@ class Server:
         self.tokenizer = tokenizer
         self.settings = settings
         self.context = engine.model.config.longest_input
-        self.texts = TokenTexts(tokenizer)
 
     def app(self) -> Starlette:
         """Return the ASGI application."""
@@ -93,7 +98,7 @@ class Server:
                 CORSMiddleware,
                 allow_origins=[settings.allow_origin],
                 allow_methods=["GET", "POST"],
-                allow_headers=["authorization", "content-type"],
+                allow_headers=["*"],  # OpenAI's client for browsers sends headers of its own
             )
             middleware.append(origin)
         middleware.append(Middleware(Guard, api_key=settings.api_key))
@@ -133,7 +138,11 @@ class Server:
         )
 
     async def attention(self, request: HTTPRequest) -> Response:
-        """Return the attention weights (N, H, T, T) of the last tokens of a text or a chat. The web page shows them."""
+        """Return the attention weights (N, H, T, T) of the last T tokens of a text or a chat.
+
+        The web page shows these weights. If the text is longer, a row can sum to less than 1, because its token also
+        attends to earlier tokens.
+        """
         body = await json_of(request, self.settings.max_bytes)
         try:
             asked = AttentionRequest.model_validate(body)
@@ -146,18 +155,26 @@ class Server:
             raise RequestError(first_error(error)) from None
         except UserError as error:
             raise RequestError(f"{error!s:.{LONGEST_ERROR}}") from None
-        ids = ids[-MOST_SHOWN:]
         model = self.engine.model
 
         @torch.inference_mode()
         def weights() -> list:
-            tokens = torch.tensor([ids], device=model.embedding.weight.device)  # (1, T)
+            attended = ids[-min(self.context, MOST_ATTENDED) :]
+            tokens = torch.tensor([attended], device=model.embedding.weight.device)  # (1, S)
             layers = range(model.config.n_layers)
-            found = model.attention_weights(tokens, layers)[:, 0]  # (N, H, T, T)
+            found = model.attention_weights(tokens, layers, n_last=MOST_SHOWN)[:, 0]  # (N, H, T, T)
             return found.float().mul(1000).round().div(1000).tolist()
 
-        found = await asyncio.wrap_future(self.engine.call(weights))
-        return JSONResponse({"tokens": [self.texts.text(i) for i in ids], "weights": found})
+        found = await self._by_engine(weights)
+        shown = [token_text(self.tokenizer, i) for i in ids[-MOST_SHOWN:]]
+        return JSONResponse({"tokens": shown, "n_tokens": len(ids), "weights": found})
+
+    async def _by_engine(self, function: Callable[[], T]) -> T:
+        """Run a function in the thread of the engine. Raises RequestError if the queue is full."""
+        try:
+            return await asyncio.wrap_future(self.engine.call(function))
+        except QueueFullError:
+            raise queue_full() from None
 
     async def models(self, request: HTTPRequest) -> Response:
         """Return a list of all models. The list contains only one model."""
@@ -187,35 +204,45 @@ class Server:
         )
         self._check_model(asked.model)
 
-        prompts = [self._check_ids(ids) for ids in self._prompts(asked.prompt)]
-        rules = self._rules(asked, asked.max_tokens or COMPLETION_TOKENS)
-        n = asked.n or 1
+        texts = self._texts(asked.prompt)
+        n = self._check_number(asked, len(texts))
+        prompts = [self._check_ids(self._ids(text)) for text in texts]
+        max_tokens = asked.max_tokens or min(COMPLETION_TOKENS, self.settings.max_tokens)
+        rules = self._rules(asked, max_tokens)
         requests = [
             self._request(asked, ids, rules, i * MOST_SAMPLES + number, asked.logprobs)
             for i, ids in enumerate(prompts)
             for number in range(n)
         ]
-        starts = [""] * len(requests)
+        # The texts and the tokens of the prompts that the answers repeat.
+        echoes = [""] * len(prompts)
+        scored: list[list[AnswerPiece]] = [[] for _ in prompts]
         if asked.echo:
-            starts = [self.tokenizer.decode(ids) for ids in prompts for _ in range(n)]
+            echoes = [
+                text if isinstance(text, str) else self.tokenizer.decode(text) for text in texts
+            ]
+            if asked.logprobs is not None:
+                pairs = zip(prompts, texts, strict=True)
+                scored = [await self._scored(ids, text, asked.logprobs) for ids, text in pairs]
 
-        def choice(index: int, pieces: list[AnswerPiece], *, is_first: bool, offset: int) -> dict:
-            start = starts[index] if is_first else ""
+        def choice(index: int, pieces: list[AnswerPiece], *, is_first: bool) -> dict:
+            echo = echoes[index // n]
             logprobs = None
             if asked.logprobs is not None:
-                logprobs = completion_logprobs(
-                    pieces, self.texts, offset=offset + len(starts[index])
-                )
+                logprobs = completion_logprobs(pieces, self.tokenizer, offset=len(echo))
+                if is_first:
+                    of_prompt = completion_logprobs(scored[index // n], self.tokenizer, offset=0)
+                    logprobs = {name: of_prompt[name] + logprobs[name] for name in logprobs}
             return {
                 "index": index,
-                "text": start + "".join(piece.text for piece in pieces),
+                "text": (echo if is_first else "") + "".join(piece.text for piece in pieces),
                 "logprobs": logprobs,
-                "finish_reason": reason(pieces),
+                "finish_reason": finish_reason(pieces),
             }
 
         responder = self._responder(requests, sum(map(len, prompts)), choice)
         if asked.stream:
-            return await responder.stream("text_completion", include_usage=asked.wants_usage)
+            return responder.stream("text_completion", include_usage=asked.wants_usage)
         return await responder.whole(request, "text_completion")
 
     async def chat_completions(self, request: HTTPRequest) -> Response:
@@ -229,29 +256,30 @@ class Server:
         except UserError as error:
             raise RequestError(f"{error!s:.{LONGEST_ERROR}}", param="messages") from None
 
+        # The answer must fit into the context together with the chat, because the model must see the whole chat.
         max_tokens = asked.max_completion_tokens or asked.max_tokens
-        rules = self._rules(asked, max_tokens)
+        rules = self._rules(asked, max_tokens, room=room_for_answer(self.context, ids))
         n_likeliest = (asked.top_logprobs or 0) if asked.logprobs else None
         leading = self.tokenizer.chat_encoder.leading
         requests = [
             self._request(asked, ids, rules, number, n_likeliest, leading=leading)
-            for number in range(asked.n or 1)
+            for number in range(self._check_number(asked, 1))
         ]
 
-        def choice(index: int, pieces: list[AnswerPiece], *, is_first: bool, offset: int) -> dict:
+        def choice(index: int, pieces: list[AnswerPiece], *, is_first: bool) -> dict:
             message: dict[str, Any] = {"content": "".join(piece.text for piece in pieces)}
             if is_first:
                 message = {"role": "assistant", "refusal": None, **message}
             return {
                 "index": index,
                 "delta" if asked.stream else "message": message,
-                "logprobs": chat_logprobs(pieces, self.texts) if asked.logprobs else None,
-                "finish_reason": reason(pieces),
+                "logprobs": chat_logprobs(pieces, self.tokenizer) if asked.logprobs else None,
+                "finish_reason": finish_reason(pieces),
             }
 
         responder = self._responder(requests, len(ids), choice)
         if asked.stream:
-            return await responder.stream("chat.completion.chunk", include_usage=asked.wants_usage)
+            return responder.stream("chat.completion.chunk", include_usage=asked.wants_usage)
         return await responder.whole(request, "chat.completion")
 
     def _responder(
@@ -275,19 +303,68 @@ class Server:
         except ChatFormatError as error:
             raise UserError(str(error)) from None
 
-    def _prompts(self, prompt: Any) -> list[list[int]]:
-        """Return the ids of each prompt. A prompt in a request may be a string or a list of ids."""
+    def _texts(self, prompt: Any) -> list[str | list[int]]:
+        """Return the prompts of a request. A prompt is a string or a list of ids."""
         is_ids = isinstance(prompt, list) and prompt and isinstance(prompt[0], int)
-        several = [prompt] if isinstance(prompt, str) or is_ids else prompt
-        if not several:
+        texts = [prompt] if isinstance(prompt, str) or is_ids else prompt
+        if not texts:
             raise RequestError("prompt must not be an empty list", param="prompt")
+        return texts
+
+    def _check_number(self, asked: Any, n_prompts: int) -> int:
+        """Return the number of answers per prompt. Raises RequestError if the answers can never wait together."""
+        n = asked.n or 1
+        most = self.engine.max_open
+        if n * n_prompts > most:
+            raise RequestError(
+                f"n times the number of prompts must be at most {most}, got {n * n_prompts}",
+                param="n",
+            )
+        return n
+
+    def _ids(self, text: str | list[int]) -> list[int]:
+        """Return the ids of a prompt."""
         try:
-            return [
-                prompt_ids(self.tokenizer, one) if isinstance(one, str) else list(one)
-                for one in several
-            ]
+            return prompt_ids(self.tokenizer, text) if isinstance(text, str) else text
         except UserError as error:
             raise RequestError(f"prompt: {error!s:.{LONGEST_ERROR}}", param="prompt") from None
+
+    async def _scored(
+        self, ids: list[int], text: str | list[int], n_likeliest: int
+    ) -> list[AnswerPiece]:
+        """Return the tokens of a prompt with their log-probabilities, without the ids before its text.
+
+        The first token has no log-probability if no id comes before the token.
+        """
+        model = self.engine.model
+
+        @torch.inference_mode()
+        def score() -> tuple[Tensor, Tensor, Tensor]:
+            tokens = torch.tensor([ids], device=model.embedding.weight.device)  # (1, T)
+            of_tokens = model(tokens)[0, :-1].double().log_softmax(-1)  # (T - 1, V)
+            chosen = of_tokens.gather(-1, tokens[0, 1:, None])[:, 0]  # (T - 1,)
+            return chosen, *of_tokens.topk(min(n_likeliest, of_tokens.size(-1)))
+
+        chosen, values, others = (found.tolist() for found in await self._by_engine(score))
+        log_probabilities = [None, *chosen]
+        likeliest = [
+            [],
+            *(list(zip(*pair, strict=True)) for pair in zip(others, values, strict=True)),
+        ]
+
+        n_before = 0
+        if isinstance(text, str):
+            n_before = len(ids) - len(self.tokenizer.encode(text))
+        decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        pieces = []
+        offset = 0
+        for i in range(n_before, len(ids)):
+            shown = decoder.decode(self.tokenizer.token_bytes(ids[i]))
+            pieces.append(
+                AnswerPiece(shown, offset, ids[i], log_probabilities[i], likeliest[i], None)
+            )
+            offset += len(shown)
+        return pieces
 
     def _check_ids(self, ids: list[int]) -> list[int]:
         """Return the ids of a prompt.
@@ -307,18 +384,18 @@ class Server:
             )
         return ids
 
-    def _rules(self, asked: Any, max_tokens: int | None) -> Rules:
-        """Return the sampling rules of a request."""
+    def _rules(self, asked: Any, max_tokens: int | None, *, room: float = math.inf) -> Rules:
+        """Return the sampling rules of a request. An answer has at most `room` tokens."""
         limit = self.settings.max_tokens
         if max_tokens is not None and max_tokens > limit:
-            raise RequestError(
-                f"max_tokens must be at most {limit}, got {max_tokens}", param="max_tokens"
-            )
+            is_new_name = getattr(asked, "max_completion_tokens", None) is not None
+            name = "max_completion_tokens" if is_new_name else "max_tokens"
+            raise RequestError(f"{name} must be at most {limit}, got {max_tokens}", param=name)
         names = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
         own = {name: getattr(asked, name) for name in names if getattr(asked, name) is not None}
         try:
             rules = self.settings.defaults | own
-            return Rules(**{**rules, "max_new_tokens": max_tokens or limit})
+            return Rules(**rules, max_new_tokens=min(max_tokens or limit, room))
         except ValidationError as error:
             raise RequestError(first_error(error)) from None
 
@@ -333,8 +410,6 @@ class Server:
         leading: str = "",
     ) -> Request:
         """Return a request for the engine. n_likeliest is None if the client did not ask for log-probabilities."""
-        if not all(asked.stops):
-            raise RequestError("stop must not be an empty string", param="stop")
         ignore = self.settings.ignore_end_of_text if asked.ignore_eos is None else asked.ignore_eos
         return Request(
             prompt=ids,

@@ -188,7 +188,10 @@ class ChatEncoder:
         template may strip white space at the edge of a message, but it does not strip white space next to a mark.
         Therefore, `text` and the marked text are compared without white space.
         """
-        marked_messages = [map_strings(message, self._between_marks) for message in messages]
+        try:
+            marked_messages = [map_strings(message, self._between_marks) for message in messages]
+        except RecursionError:
+            raise RefusedChatError("a field of a message is nested too deeply") from None
         if marked_messages == messages:
             return []
 

@@ -91,9 +91,8 @@ class Coder:
         starts = np.append(0, ends[:-1])  # (n,)
         # The position of the first byte of each character.
         places = np.cumsum([0, *(len(c.encode("utf-8", "surrogatepass")) for c in text)])
-        firsts = (
-            np.searchsorted(places, starts, side="right") - 1
-        )  # the character that contains the first byte
+        # The character that contains the first byte of each id.
+        firsts = np.searchsorted(places, starts, side="right") - 1
         lasts = np.searchsorted(places, ends, side="left")
         return list(zip(firsts.tolist(), lasts.tolist(), strict=True))
 

@@ -6,18 +6,23 @@ import pty
 import random
 import re
 import select
+import signal
 import subprocess
 import sys
 import time
 
+import numpy as np
 import pytest
 import torch
 
+import gptmini
 from gptmini.checkpoint.file import header, write_checkpoint
+from gptmini.commands.chat import CtrlC, answer, talk
 from gptmini.generation import Rules
 from gptmini.loading import load
-from gptmini.serving.conversation import Conversation
+from gptmini.serving.conversation import Conversation, prompt_within
 from gptmini.tokenizer import byte, with_chat_template
+from gptmini.user_error import UserError
 from sizes import TALKATIVE
 from toys import wide_gpt
 
@@ -83,7 +88,7 @@ class Terminal:
 @pytest.mark.slow
 def test_fifty_turns_with_ctrl_c_at_random_moments_keep_the_history(chatty, tmp_path):
     draw = random.Random(0)
-    options = ("--ignore-end-of-text", "--max-new-tokens", "300", "--system", "Be brief.")
+    options = ("--ignore-end-of-text", "--system", "Be brief.")
     chat = Terminal(*COMMAND, str(chatty), *options)
     chat.wait_for(rb"> $")
     for turn in range(50):
@@ -106,6 +111,55 @@ def test_fifty_turns_with_ctrl_c_at_random_moments_keep_the_history(chatty, tmp_
     assert roles == ["user", "assistant"] * len(asked)
 
 
+@pytest.mark.slow
+def test_pasted_lines_are_one_message(chatty, tmp_path):
+    chat = Terminal(*COMMAND, str(chatty), "--max-new-tokens", "5")
+    chat.wait_for(rb"> $")
+    chat.type("\x1b[200~def f():\n    return 1\x1b[201~\n")
+    chat.wait_for(rb"(?s)return 1.*> $")
+    chat.type(f"/save {tmp_path / 'saved.jsonl'}\n")
+    chat.wait_for(rb"saved 2 messages")
+    assert chat.end() == 0
+    question, _ = json.loads((tmp_path / "saved.jsonl").read_text())["messages"]
+    assert question == {"role": "user", "content": "def f():\n    return 1"}
+
+
+def test_a_second_ctrl_c_ends_an_answer_but_not_the_chat(chatty, monkeypatch, capsys):
+    model, tokenizer = load(chatty)
+    conversation = Conversation(model.eval(), tokenizer, Rules(), seed=1)
+    lines = iter(["One", "Two", "Three"])
+    now = [0.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    monkeypatch.setattr("gptmini.commands.chat.prepare_stdin", lambda: True)
+    draw = type(conversation._decoder).draw
+
+    def interrupted(self):
+        question = conversation.messages[-1]["content"]
+        if question != "Three":
+            # One press of the key can give two signals. Two seconds later, the user presses the key again.
+            for seconds in [0, 0.001] if question == "One" else [0, 2]:
+                now[0] += seconds
+                signal.raise_signal(signal.SIGINT)
+        return draw(self)
+
+    monkeypatch.setattr(type(conversation._decoder), "draw", interrupted)
+
+    def type_line(prompt):
+        line = next(lines, None)
+        if line is None:
+            raise EOFError
+        return line
+
+    monkeypatch.setattr("builtins.input", type_line)
+    assert talk(conversation)
+    messages = conversation.messages
+    assert [message["content"] for message in messages[::2]] == ["One", "Two", "Three"]
+    one, two, three = (message["content"] for message in messages[1::2])
+    assert len(one) == 1
+    assert two == ""
+    assert len(three) > 1
+
+
 def chat_through_a_pipe(path, text, *options):
     command = [*COMMAND, str(path), *options]
     return subprocess.run(command, input=text, capture_output=True, text=True, timeout=PATIENCE)
@@ -115,7 +169,8 @@ def chat_through_a_pipe(path, text, *options):
 def test_each_line_of_a_pipe_is_answered_as_a_conversation_is(chatty, tmp_path):
     text = f"One\nTwo\n/undo\n/system Be nice.\nThree\n/save {tmp_path / 'a.jsonl'}\n/clear\nFour\n"
     result = chat_through_a_pipe(chatty, text, "--max-new-tokens", "10", "--seed", "3")
-    assert (result.returncode, result.stderr) == (0, "")
+    assert result.returncode == 0
+    assert result.stderr.count("10 tokens") == result.stderr.count("\n") == 4
 
     model, tokenizer = load(chatty)
     conversation = Conversation(
@@ -140,11 +195,16 @@ def test_each_line_of_a_pipe_is_answered_as_a_conversation_is(chatty, tmp_path):
 
 @pytest.mark.slow
 def test_what_cannot_be_answered_is_an_error_of_one_line(chatty, tmp_path):
-    result = chat_through_a_pipe(chatty, f"/dance\n{'long ' * 40}\nHi\n", "--max-new-tokens", "3")
-    unknown, long = result.stderr.splitlines()
+    text = f"/dance\n/save\n{'long ' * 40}\n/usr/bin is a folder\n/save {tmp_path / 'a.jsonl'}\n"
+    result = chat_through_a_pipe(chatty, text * 2, "--max-new-tokens", "3")
+    unknown, incomplete, long, *_ = result.stderr.splitlines()
     assert result.returncode == 2
     assert "/dance" in unknown
+    assert "/save FILE" in incomplete
     assert "96" in long
+    first, second = map(json.loads, (tmp_path / "a.jsonl").read_text().splitlines())
+    assert first["messages"][0]["content"] == "/usr/bin is a folder"
+    assert len(second["messages"]) == 4
     assert len(result.stdout) > 1
 
     base = save(tmp_path / "base.ckpt", byte([]))
@@ -174,6 +234,57 @@ def test_old_turns_are_dropped_when_the_context_is_full_but_never_the_system_mes
     assert dropped[0] == 0 < dropped[-1]
     assert len(conversation.messages) == 13
 
+    # A chat that is kept starts with a question, not with the result of a tool.
+    messages = [
+        system,
+        {"role": "user", "content": "a" * 30},
+        {"role": "tool", "content": "b" * 10},
+        {"role": "assistant", "content": "c" * 10},
+        {"role": "user", "content": "Hi"},
+    ]
+    prompt, n_dropped = prompt_within(96, tokenizer, messages, 20)
+    assert n_dropped == 3
+    assert tokenizer.decode(prompt) == "Be brief.\nUser: Hi\nAssistant:"
+
+
+def test_an_answer_ends_where_the_context_ends(chatty, capsys):
+    model, tokenizer = load(chatty)
+    conversation = Conversation(model.eval(), tokenizer, Rules(), seed=1, ignore_end_of_text=True)
+    answer(conversation, "Hi", CtrlC())
+    n_prompt = len("User: Hi\nAssistant:")
+    assert "context" in capsys.readouterr().err
+    # The last byte of the answer does not need a place in the context.
+    n_bytes = len(conversation.messages[1]["content"].encode())
+    assert n_bytes >= 96 - n_prompt + 1  # an invalid byte is shown as three bytes
+
+
+def test_chat_in_python_is_a_conversation(chatty):
+    model, tokenizer = load(chatty)
+    model.train()
+    messages = [{"role": "user", "content": "Hi"}]
+    options = {"max_new_tokens": 10, "temperature": 0.7, "top_k": 20, "seed": 3}
+    text = gptmini.chat(model, tokenizer, messages, **options)
+    rules = Rules(max_new_tokens=10, temperature=0.7, top_k=20)
+    conversation = Conversation(model, tokenizer, rules, messages=messages, seed=3)
+    assert text == "".join(conversation.answer())
+    assert text == "".join(gptmini.chat(model, tokenizer, messages, stream=True, **options))
+    assert text == gptmini.chat(model, tokenizer, messages, **options | {"seed": np.int64(3)})
+    assert messages == [{"role": "user", "content": "Hi"}]
+    assert model.training
+
+    for wrong, named in [
+        ({"seed": "x"}, "seed"),
+        ({"max_tokens": 3}, "max_new_tokens"),
+        ({"top_p": 2}, "top_p"),
+        ({"stop": [""]}, "stop"),
+    ]:
+        with pytest.raises(UserError, match=named):
+            gptmini.chat(model, tokenizer, messages, **wrong)
+    with pytest.raises(UserError, match="message 1"):
+        gptmini.chat(model, tokenizer, [{"role": "user"}])
+    with pytest.raises(UserError, match="chat template"):
+        gptmini.chat(model, byte([]), messages)
+
 
 def test_a_later_turn_encodes_only_what_is_new(chatty, monkeypatch):
     model, tokenizer = load(chatty)
@@ -202,4 +313,4 @@ def test_raw_is_sample_interactive(monkeypatch):
     from gptmini.commands.chat import main
 
     main(["runs/latest", "--raw", "--seed", "3"])
-    assert seen == [["--interactive", "runs/latest", "--seed", "3"]]
+    assert seen == [["--interactive", "runs/latest", "--seed", "3", "--max-new-tokens", "512"]]

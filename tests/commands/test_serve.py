@@ -92,9 +92,18 @@ def test_mistakes_are_one_line(chatty, script, monkeypatch):
     result = script("serve", "nowhere", "--port", "0")
     assert (result.code, result.err.count("\n")) == (2, 1)
     assert "nowhere" in result.err
-    result = script("serve", str(chatty), "--port", "0", "--top-p", "3")
-    assert (result.code, result.err.count("\n")) == (2, 1)
-    assert "top_p" in result.err
+    for options, named in [
+        (["--top-p", "3"], "top_p"),
+        (["--port", "99999"], "99999"),
+        (["--port", "-1"], "-1"),
+        (["--allow-host", "a*b"], "a*b"),
+        (["--stop", ""], "--stop"),
+        (["--api-key", ""], "--api-key"),
+        (["--api-key", "k\u00e9y"], "--api-key"),
+    ]:
+        result = script("serve", str(chatty), "--port", "0", *options)
+        assert (result.code, result.err.count("\n")) == (2, 1), options
+        assert named in result.err
 
     monkeypatch.setattr("gptmini.commands.serve.find_spec", lambda name: None)
     result = script("serve", str(chatty))

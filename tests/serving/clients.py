@@ -35,4 +35,4 @@ def served(model, tokenizer, *, batch_size=4, max_waiting=100, **changes):
     finally:
         running.should_exit = True
         thread.join(PATIENCE)
-        engine.close(0)
+        engine.close()

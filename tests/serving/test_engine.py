@@ -3,6 +3,7 @@
 import queue
 import random
 import threading
+import time
 
 import pytest
 import torch
@@ -27,7 +28,7 @@ def make():
 def engine():
     made = Engine(make(), LETTERS, batch_size=4, max_waiting=100)
     yield made
-    made.close(0)
+    made.close()
 
 
 def ask(engine, prompt, *, seed=1, stop=(), ignore_end_of_text=False, **rules):
@@ -40,7 +41,16 @@ def ask(engine, prompt, *, seed=1, stop=(), ignore_end_of_text=False, **rules):
         stop=stop,
         ignore_end_of_text=ignore_end_of_text,
     )
-    return engine.submit(request, pieces.put), pieces
+    (answer,) = engine.submit([request], lambda index, piece: pieces.put(piece))
+    return answer, pieces
+
+
+def wait_until_idle(engine):
+    """Wait until no request is open."""
+    deadline = time.monotonic() + PATIENCE
+    while engine.n_open:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def collect(pieces):
@@ -109,7 +119,7 @@ def test_a_cancelled_request_frees_its_row_and_one_that_waits_is_never_started(e
         "abc", max_new_tokens=3, ignore_end_of_text=True, temperature=1.0
     )
     assert nothing.empty()
-    assert engine.close(PATIENCE)
+    wait_until_idle(engine)
 
 
 def test_too_many_waiting_requests_are_refused():
@@ -117,17 +127,27 @@ def test_too_many_waiting_requests_are_refused():
     answers = [ask(engine, "a", ignore_end_of_text=True)[0] for _ in range(3)]
     with pytest.raises(QueueFullError):
         ask(engine, "a")
+    with pytest.raises(QueueFullError):
+        engine.call(list)
     engine.cancel(answers[0])
     engine.cancel(answers[1])
     engine.cancel(answers[2])
-    assert engine.close(PATIENCE)
+    wait_until_idle(engine)
+
+    # Of the four requests of one client, three could wait. None is accepted.
+    with pytest.raises(QueueFullError):
+        engine.submit([answers[0].request] * 4, lambda index, piece: None)
+    assert engine.n_open == 0
+    engine.close()
 
 
-def test_closing_waits_for_open_requests_and_gives_up_after_a_while(engine):
-    _, pieces = ask(engine, "abc", max_new_tokens=30, ignore_end_of_text=True)
-    ask(engine, "abc", ignore_end_of_text=True)
-    assert not engine.close(1)
-    assert len(collect(pieces)[1]) == 30
+def test_closing_ends_the_thread_while_a_request_is_open(engine):
+    _, pieces = ask(engine, "abc", ignore_end_of_text=True)
+    pieces.get(timeout=PATIENCE)
+    engine.close()
+    n_pieces = pieces.qsize()
+    time.sleep(0.1)
+    assert pieces.qsize() == n_pieces
 
 
 def test_logits_that_are_not_finite_end_open_requests_with_the_error():
@@ -139,7 +159,8 @@ def test_logits_that_are_not_finite_end_open_requests_with_the_error():
     assert isinstance(error, UserError)
     assert not isinstance(error, AnswerPiece)
     assert "finite" in str(error)
-    assert engine.close(PATIENCE)
+    wait_until_idle(engine)
+    engine.close()
 
 
 def test_a_failure_of_the_model_ends_open_requests_and_later_requests_are_answered(
@@ -161,4 +182,13 @@ def test_a_failure_of_the_model_ends_open_requests_and_later_requests_are_answer
 
     _, pieces = ask(engine, "abc", **options)
     assert collect(pieces) == alone("abc", **options, temperature=1.0)
-    assert engine.close(PATIENCE)
+    wait_until_idle(engine)
+
+    # The decoder can fail before it has a request.
+    with monkeypatch.context() as patch:
+        patch.setattr(type(engine._decoder), "add", fail)
+        error = ask(engine, "abc", **options)[1].get(timeout=PATIENCE)
+    assert "OutOfMemoryError" in str(error)
+    assert collect(ask(engine, "abc", **options)[1]) == alone("abc", **options, temperature=1.0)
+    wait_until_idle(engine)
+    engine.close()

@@ -1,5 +1,6 @@
 """OpenAI's client gets what gptmini draws, and everything else gets an error in OpenAI's form."""
 
+import functools
 import json
 import socket
 import threading
@@ -11,13 +12,14 @@ import torch
 
 from gptmini.generation import generate
 from gptmini.serving.server import listen
-from gptmini.tokenizer import CharTokenizer, with_chat_template
+from gptmini.tokenizer import CharTokenizer, byte, with_chat_template
 from serving.clients import served
 from sizes import TALKATIVE
 from toys import wide_gpt
 
 CHARACTERS = "abcdefgUser: Aistn\n?h"
 LETTERS = with_chat_template(CharTokenizer("".join(sorted(set(CHARACTERS))), end_of_text=True))
+NESTED = functools.reduce(lambda value, _: [value], range(900), 1)
 QUESTION = [{"role": "user", "content": "abc?"}]
 
 
@@ -160,16 +162,31 @@ def test_a_streamed_completion_has_the_same_text(address):
         ("completions", {"model": "tiny", "max_tokens": 0}, 400, "max_tokens"),
         ("completions", {"model": "tiny", "temperature": "hot"}, 400, "temperature"),
         ("completions", {"model": "tiny", "stop": [""]}, 400, "stop"),
+        ("completions", {"model": "tiny", "stop": ["a"] * 17}, 400, "16"),
+        ("completions", {"model": "tiny", "n": 105}, 400, "104"),
+        ("completions", {"model": "tiny", "prompt": ["a"] * 21, "n": 5}, 400, "104"),
         ("completions", {"model": "tiny", "color": 1}, 400, "color"),
         ("completions", {"model": "tiny", "presence_penalty": 1}, 400, "presence_penalty"),
         ("completions", [], 400, "object"),
         ("chat/completions", {"model": "tiny"}, 400, "messages"),
+        (
+            "chat/completions",
+            {"model": "tiny", "messages": QUESTION, "max_completion_tokens": 65},
+            400,
+            "max_completion_tokens",
+        ),
         ("chat/completions", {"model": "tiny", "messages": [{"role": "user"}]}, 400, "message 1"),
         (
             "chat/completions",
             {"model": "tiny", "messages": QUESTION, "top_logprobs": 2},
             400,
             "logp",
+        ),
+        (
+            "chat/completions",
+            {"model": "tiny", "messages": [QUESTION[0] | {"x": NESTED}]},
+            400,
+            "nested",
         ),
         ("nothing", {}, 404, "/v1/nothing"),
     ],
@@ -198,13 +215,18 @@ def test_other_sites_and_other_content_types_are_refused(address):
 
 
 def test_a_large_body_and_a_full_queue_are_refused(model):
-    with served(model, LETTERS, batch_size=1, max_waiting=1, max_bytes=2000) as (url, _):
+    limits = {"batch_size": 1, "max_waiting": 1, "max_bytes": 2000, "max_tokens": 10**6}
+    with served(model, LETTERS, **limits) as (url, _):
         url = f"{url}/v1/completions"
         large = {"model": "tiny", "prompt": "a" * 3000}
         assert httpx.post(url, json=large).status_code == 413
 
-        endless = {"model": "tiny", "prompt": "a", "max_tokens": 64, "ignore_eos": True, "n": 3}
-        response = httpx.post(url, json=endless)
+        endless = {"model": "tiny", "max_tokens": 10**6, "ignore_eos": True, "n": 2}
+        with httpx.stream("POST", url, json=endless | {"stream": True}) as answer:
+            lines = answer.iter_lines()
+            next(lines)
+            response = httpx.post(url, json=endless)
+            del lines  # httpx closes the connection when nothing reads the lines
         assert response.status_code == 503
         assert response.headers["retry-after"]
 
@@ -212,6 +234,8 @@ def test_a_large_body_and_a_full_queue_are_refused(model):
 def test_a_key_is_required_where_it_is_set(model):
     with served(model, LETTERS, api_key="secret") as (url, _):
         assert httpx.get(f"{url}/v1/models").status_code == 401
+        disguised = {"host": "127.0.0.1:8000/health?"}
+        assert httpx.get(f"{url}/v1/models", headers=disguised).status_code in (400, 401)
         assert httpx.get(url).status_code == 200
         with pytest.raises(openai.AuthenticationError):
             openai.OpenAI(base_url=f"{url}/v1", api_key="wrong").models.list()
@@ -238,6 +262,87 @@ def test_attention_of_a_text_sums_to_one_over_earlier_tokens(address):
     weights = torch.tensor(answer["weights"])  # (N, H, T, T)
     torch.testing.assert_close(weights.sum(-1), torch.ones(weights.shape[:-1]), atol=5e-3, rtol=0)
     assert weights.triu(1).eq(0).all()
+
+
+def test_attention_of_a_long_text_is_that_of_its_last_tokens(model):
+    text = "abcdefg" * 15
+    sizes = TALKATIVE | {"vocab_size": LETTERS.n_vocab, "context_length": 128}
+    longer = wide_gpt(sizes, dtype=torch.float64).eval()
+    with served(longer, LETTERS) as (url, _):
+        answer = httpx.post(f"{url}/attention", json={"text": text}).json()
+    assert answer["n_tokens"] == 105
+    assert answer["tokens"] == list(text[-64:])
+    with torch.no_grad():
+        whole = longer.attention_weights(torch.tensor([LETTERS.encode(text)]), [0, 1])[:, 0]
+    expected = whole[..., -64:, -64:].float()  # (N, H, 64, 64)
+    torch.testing.assert_close(torch.tensor(answer["weights"]), expected, atol=6e-4, rtol=0)
+
+
+def test_browsers_may_send_the_headers_of_openais_client(model):
+    with served(model, LETTERS, allow_origin="https://page.example") as (url, _):
+        asked = {
+            "origin": "https://page.example",
+            "access-control-request-method": "POST",
+            "access-control-request-headers": "authorization,content-type,x-stainless-lang",
+        }
+        answer = httpx.options(f"{url}/v1/chat/completions", headers=asked)
+    assert answer.status_code == 200
+    assert answer.headers["access-control-allow-origin"] == "https://page.example"
+
+
+def test_an_echoed_prompt_has_the_log_probabilities_of_its_tokens(address, model):
+    # The strict client refuses null as the log-probability of the first token, which OpenAI itself sends.
+    client = openai.OpenAI(base_url=f"{address}/v1", api_key="none")
+    answer = client.completions.create(
+        model="tiny", prompt="abcab", max_tokens=3, seed=1, logprobs=2, echo=True
+    )
+    (choice,) = answer.choices
+    found = choice.logprobs
+    assert choice.text.startswith("abcab")
+    assert found.tokens[:5] == list("abcab")
+    assert found.text_offset == list(range(8))
+
+    ids = LETTERS.encode("abcab")
+    with torch.no_grad():
+        expected = model(torch.tensor([ids]))[0].log_softmax(-1)  # (5, V)
+    chosen = [expected[i - 1, ids[i]].item() for i in range(1, 5)]
+    assert found.token_logprobs[:5] == [None, *(pytest.approx(value, abs=1e-9) for value in chosen)]
+    best = expected[0].topk(2).values.tolist()
+    assert sorted(found.top_logprobs[1].values(), reverse=True) == pytest.approx(best, abs=1e-9)
+
+    empty = client.completions.create(model="tiny", prompt="", max_tokens=3, echo=True, seed=1)
+    expected = generate(model, LETTERS, "", max_new_tokens=3, temperature=1.0, seed=1)
+    assert [empty.choices[0].text] == expected
+
+
+def test_tokens_of_incomplete_characters_have_names_of_their_own():
+    tokenizer = byte([])
+    sizes = TALKATIVE | {"vocab_size": tokenizer.n_vocab, "context_length": 64}
+    with served(wide_gpt(sizes).eval(), tokenizer) as (url, _):
+        body = {"model": "tiny", "prompt": "é", "max_tokens": 8, "logprobs": 20, "echo": True}
+        answer = httpx.post(f"{url}/v1/completions", json=body).json()
+    found = answer["choices"][0]["logprobs"]
+    assert found["tokens"][:2] == [r"bytes:\xc3", r"bytes:\xa9"]
+    assert [len(likeliest) for likeliest in found["top_logprobs"]] == [0] + [20] * 9
+
+
+def test_offsets_count_characters_that_a_stop_string_holds_back(client):
+    options = {"model": "tiny", "prompt": "abc", "max_tokens": 20, "seed": 3, "logprobs": 0}
+    plain = client.completions.create(**options).choices[0]
+    # No letter is held back for long, but each could start this stop string.
+    stop = plain.text[4:8] + "?" * 3
+    held = client.completions.create(stop=[stop], **options).choices[0]
+    assert held.logprobs.text_offset == plain.logprobs.text_offset == list(range(20))
+
+
+def test_a_chat_never_slides_out_of_the_context(client):
+    long = [{"role": "user", "content": "abc" * 14}]
+    n_prompt = len(LETTERS.chat_encoder.prompt(long))
+    answer = client.chat.completions.create(
+        model="tiny", messages=long, extra_body={"ignore_eos": True}
+    )
+    assert answer.choices[0].finish_reason == "length"
+    assert answer.usage.completion_tokens == 64 - n_prompt + 1
 
 
 def test_many_clients_at_once_get_what_each_gets_alone(client, model):
