@@ -36,8 +36,8 @@ def program(tmp_path, monkeypatch):
 @pytest.fixture(scope="module")
 def tour(tmp_path_factory):
     """Run the notebook of the tour; return its folder, its printed output, and its number of pictures."""
-    nbclient = pytest.importorskip("nbclient", reason="pip install 'gptmini[dev]'")
-    pytest.importorskip("ipykernel", reason="pip install 'gptmini[dev]'")
+    nbclient = pytest.importorskip("nbclient", reason="pip install -e '.[dev]'")
+    pytest.importorskip("ipykernel", reason="pip install -e '.[dev]'")
     import nbformat
 
     here = tmp_path_factory.mktemp("here")
@@ -97,7 +97,7 @@ def test_a_sample_is_printed_from_a_run_folder(tour, program, capsys):
 
 
 def test_the_notebook_is_what_jupytext_makes_of_the_program():
-    jupytext = pytest.importorskip("jupytext", reason="pip install 'gptmini[dev]'")
+    jupytext = pytest.importorskip("jupytext", reason="pip install -e '.[dev]'")
     made = json.loads(jupytext.writes(jupytext.read(TOUR), fmt="ipynb"))
     kept = json.loads(NOTEBOOK.read_text(encoding="utf-8"))
     for cell in made["cells"] + kept["cells"]:
