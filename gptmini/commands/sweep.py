@@ -54,6 +54,8 @@ def main(arguments: list[str] | None = None) -> None:
         if options.help:
             show_help("sweep", composed, keys)
             return
+        if importlib.util.find_spec("fcntl") is None:  # Windows has no fcntl
+            raise UserError("gptmini sweep requires Linux or macOS; use gptmini train -m instead")
         if importlib.util.find_spec("optuna") is None:
             raise UserError(f"gptmini sweep requires optuna; run: {install_command('sweep')}")
 
