@@ -24,6 +24,14 @@ The tour takes about 15 seconds on one CPU core and downloads nothing. `examples
 `python examples/tour.py` runs the same steps as a program.
 """
 
+# %% tags=["active-ipynb"]
+# # On Google Colab, enter the address of your copy of gptmini, so that this cell can install it.
+# repository = "https://github.com/OWNER/gptmini"
+# try:
+#     import gptmini
+# except ImportError:
+#     %pip install --quiet git+{repository}
+
 # %%
 import math
 import os

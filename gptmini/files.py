@@ -2,6 +2,7 @@
 
 import os
 import secrets
+import shlex
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -121,3 +122,12 @@ def allow_open_files(number: int) -> None:
         wanted = min(wanted, hard)
     if soft != resource.RLIM_INFINITY and wanted > soft:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def install_command(extra: str) -> str:
+    """Return the command that installs an optional extra, such as `sweep`. In a clone, keep the package editable."""
+    if CONFIGS.is_relative_to(PACKAGE):
+        return f"pip install 'gptmini[{extra}]'"
+    clone = PACKAGE.parent
+    place = "." if clone == Path.cwd() else clone
+    return f"pip install -e {shlex.quote(f'{place}[{extra}]')}"

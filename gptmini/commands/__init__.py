@@ -28,8 +28,8 @@ COMMANDS = {
     "report": "write one run or several compared runs as an HTML page",
 }
 
-# Modules of commands whose name is a Python keyword.
-MODULES = {"import": "import_"}
+# Modules of commands whose name cannot be the name of a module. Hydra's completion calls the command -sc.
+MODULES = {"import": "import_", "-sc": "completion"}
 
 
 @one_line_errors()
@@ -40,7 +40,7 @@ def main() -> None:
 
     if name == "help" and arguments:
         name, *arguments = [*arguments, "--help"]
-    if name in COMMANDS:
+    if name in COMMANDS or name in MODULES:
         run(name, arguments)
     elif name == "--version":
         print(__version__)

@@ -9,6 +9,7 @@ from gptmini.commands.arguments import at_least_one, print_resolved_run
 from gptmini.commands.mistakes import Parser, one_line_errors, path_argument
 from gptmini.commands.sample_options import add_device, add_sampling, rules_of
 from gptmini.configuration.messages import advising_on_memory
+from gptmini.files import install_command
 from gptmini.process import restore_gc_and_sigint
 from gptmini.settings import CHAT_TOKENS
 from gptmini.user_error import UserError
@@ -84,7 +85,7 @@ def main(arguments: list[str] | None = None) -> None:
     options = parse(arguments)
     missing = [name for name in ("starlette", "uvicorn") if find_spec(name) is None]
     if missing:
-        raise UserError(f"gptmini serve requires {missing[0]}; run: pip install 'gptmini[serve]'")
+        raise UserError(f"gptmini serve requires {missing[0]}; run: {install_command('serve')}")
 
     from gptmini.generation import Rules
     from gptmini.loading import load_for_sampling

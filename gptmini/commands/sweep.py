@@ -13,6 +13,7 @@ from gptmini.configuration.building import sweep_settings
 from gptmini.configuration.compose import compose
 from gptmini.configuration.overrides import as_override, key_of
 from gptmini.configuration.sweep_space import is_sweep_override, space_of
+from gptmini.files import install_command
 from gptmini.job.sweeping import check_and_prepare, detach_from_launcher, train_all
 from gptmini.process import restore_gc_and_sigint
 from gptmini.user_error import UserError
@@ -53,8 +54,10 @@ def main(arguments: list[str] | None = None) -> None:
         if options.help:
             show_help("sweep", composed, keys)
             return
+        if importlib.util.find_spec("fcntl") is None:  # Windows has no fcntl
+            raise UserError("gptmini sweep requires Linux or macOS; use gptmini train -m instead")
         if importlib.util.find_spec("optuna") is None:
-            raise UserError("gptmini sweep requires optuna; run: pip install 'gptmini[sweep]'")
+            raise UserError(f"gptmini sweep requires optuna; run: {install_command('sweep')}")
 
         settings = sweep_settings(composed)
         typed = [line for line in options.overrides if not is_sweep_override(line)]

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from gptmini.configuration.overrides import shown
+from gptmini.files import install_command
 from gptmini.user_error import UserError
 from gptmini.world import this_world
 
@@ -203,7 +204,7 @@ def _unknown_option(error: Any) -> str:
     if (group, option) == ("hydra/launcher", "joblib"):
         return (
             "hydra/launcher=joblib requires hydra-joblib-launcher; "
-            "run: pip install 'gptmini[launchers]'"
+            f"run: {install_command('launchers')}"
         )
     close = difflib.get_close_matches(option, error.options, n=1)
     nearest = f"; did you mean {group}={close[0]}?" if close else ""

@@ -14,6 +14,7 @@ from typing import Annotated, Any, BinaryIO, NamedTuple, cast
 
 from pydantic import AfterValidator
 
+from gptmini.files import install_command
 from gptmini.user_error import UserError
 
 BLOCK = 2**20  # bytes that are read at a time
@@ -141,7 +142,7 @@ def import_pyarrow(file: Path) -> ModuleType:
         import pyarrow
     except ImportError:
         raise UserError(
-            f"reading {file} requires pyarrow; run: pip install 'gptmini[data]'"
+            f"reading {file} requires pyarrow; run: {install_command('data')}"
         ) from None
     return pyarrow
 

@@ -14,7 +14,7 @@ import numpy as np
 from torch import Tensor
 
 from gptmini.attention.rotary import frequencies, scale_frequencies
-from gptmini.files import flush_file, naming, temporary_beside
+from gptmini.files import flush_file, install_command, naming, temporary_beside
 from gptmini.interop.architectures import ARCHITECTURES, is_conv1d
 from gptmini.interop.folder_settings import parse_source_settings, special_ids
 from gptmini.interop.gguf_tokenizer import add_tokenizer
@@ -74,7 +74,7 @@ def write_gguf(
         import gguf
     except ImportError:
         raise UserError(
-            "a GGUF file requires the gguf library; run: pip install 'gptmini[gguf]'"
+            f"a GGUF file requires the gguf library; run: {install_command('gguf')}"
         ) from None
 
     config, state = to_hugging_face(model)

@@ -47,7 +47,7 @@ def test_each_job_is_a_run_and_tells_the_sweeper_its_best_loss(
 
 def test_jobs_run_in_the_processes_of_a_launcher(script, short, tmp_path, own_joblib_processes):
     pytest.importorskip(
-        "hydra_plugins.hydra_joblib_launcher", reason="pip install 'gptmini[launchers]'"
+        "hydra_plugins.hydra_joblib_launcher", reason="pip install -e '.[launchers]'"
     )
     launcher = ("hydra/launcher=joblib", "hydra.launcher.n_jobs=2")
     result = script("train", "-m", *short, *launcher, "name=sweep", "optimizer.lr=1e-3,3e-4")

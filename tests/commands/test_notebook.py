@@ -10,8 +10,8 @@ SECONDS = 300  # other tests may share the cores
 @pytest.fixture
 def cells(script, tmp_path, monkeypatch):  # script writes the text my.txt
     """Run the code of cells in one IPython kernel, and return the outputs of each cell."""
-    nbclient = pytest.importorskip("nbclient", reason="pip install 'gptmini[dev]'")
-    pytest.importorskip("ipykernel", reason="pip install 'gptmini[dev]'")
+    nbclient = pytest.importorskip("nbclient", reason="pip install -e '.[dev]'")
+    pytest.importorskip("ipykernel", reason="pip install -e '.[dev]'")
     from nbformat.v4 import new_code_cell, new_notebook
 
     # Otherwise Jupyter writes its history and its connection file to the home folder.

@@ -51,7 +51,7 @@ def test_what_gptmini_has_written_among_the_texts_of_a_folder_is_not_read(
     ):
         result = script(*arguments)
         assert result.code == 0, result.err
-    pytest.importorskip("optuna", reason="pip install 'gptmini[sweep]'")
+    pytest.importorskip("optuna", reason="pip install -e '.[sweep]'")
     from gptmini.sweep.journal import Journal
 
     (tmp_path / "runs" / "swept" / "output").mkdir(parents=True)

@@ -108,4 +108,4 @@ def test_mistakes_are_one_line(chatty, script, monkeypatch):
     monkeypatch.setattr("gptmini.commands.serve.find_spec", lambda name: None)
     result = script("serve", str(chatty))
     assert result.code == 2
-    assert "gptmini[serve]" in result.err
+    assert "[serve]'" in result.err

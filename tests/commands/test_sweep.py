@@ -6,6 +6,7 @@ The runs are pretended runs (tests/pretended_run.py), except in the last test.
 import csv
 import json
 import statistics
+import sys
 from pathlib import Path
 
 import pytest
@@ -206,3 +207,10 @@ def test_real_runs_are_trained_as_their_values_say_and_pruned_where_they_do_wors
     assert script("report", "--compare", "runs/sweep").code == 0
     listed = script("runs", "runs/sweep", "--sort", "loss").out.splitlines()
     assert listed[1].startswith("runs/sweep/0 ")
+
+
+def test_a_system_without_fcntl_is_refused_before_any_work(sweep, monkeypatch):
+    """Windows has no fcntl."""
+    monkeypatch.setitem(sys.modules, "fcntl", None)
+    sweep(RATES).assert_refused("Linux or macOS", "gptmini train -m")
+    assert not Path("data").exists()

@@ -22,7 +22,7 @@ from gptmini.data.readers import Reader
 from gptmini.tokenizer import SPLIT_PATTERN, BytePairTokenizer
 from gptmini.user_error import UserError
 
-pyarrow = pytest.importorskip("pyarrow", reason="pip install 'gptmini[data]'")
+pyarrow = pytest.importorskip("pyarrow", reason="pip install -e '.[data]'")
 from pyarrow import csv as arrow_csv  # noqa: E402
 from pyarrow import parquet  # noqa: E402
 
@@ -128,7 +128,7 @@ def test_a_packed_text_is_read_to_its_end_or_refused(tmp_path, packing):
 def test_what_needs_pyarrow_says_how_to_install_it(tmp_path, monkeypatch, name):
     (tmp_path / name).write_text("text\n")
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(UserError, match=r"pip install 'gptmini\[data\]'"):
+    with pytest.raises(UserError, match=r"run: pip install .*\[data\]'"):
         documents(tmp_path / name)
 
 

@@ -6,6 +6,7 @@ import re
 import runpy
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -36,8 +37,8 @@ def program(tmp_path, monkeypatch):
 @pytest.fixture(scope="module")
 def tour(tmp_path_factory):
     """Run the notebook of the tour; return its folder, its printed output, and its number of pictures."""
-    nbclient = pytest.importorskip("nbclient", reason="pip install 'gptmini[dev]'")
-    pytest.importorskip("ipykernel", reason="pip install 'gptmini[dev]'")
+    nbclient = pytest.importorskip("nbclient", reason="pip install -e '.[dev]'")
+    pytest.importorskip("ipykernel", reason="pip install -e '.[dev]'")
     import nbformat
 
     here = tmp_path_factory.mktemp("here")
@@ -97,12 +98,28 @@ def test_a_sample_is_printed_from_a_run_folder(tour, program, capsys):
 
 
 def test_the_notebook_is_what_jupytext_makes_of_the_program():
-    jupytext = pytest.importorskip("jupytext", reason="pip install 'gptmini[dev]'")
+    jupytext = pytest.importorskip("jupytext", reason="pip install -e '.[dev]'")
     made = json.loads(jupytext.writes(jupytext.read(TOUR), fmt="ipynb"))
     kept = json.loads(NOTEBOOK.read_text(encoding="utf-8"))
     for cell in made["cells"] + kept["cells"]:
         del cell["id"]  # jupytext creates random ids
     assert kept == made, "run jupytext --to ipynb --update examples/tour.py"
+
+
+@pytest.mark.parametrize("installed", [True, False])
+def test_the_first_cell_of_the_notebook_installs_gptmini_if_it_is_missing(monkeypatch, installed):
+    ipython = pytest.importorskip(
+        "IPython.core.inputtransformer2", reason="pip install -e '.[dev]'"
+    )
+    cells = json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]
+    first = next(cell for cell in cells if cell["cell_type"] == "code")
+    code = ipython.TransformerManager().transform_cell("".join(first["source"]))
+    magics = []
+    kernel = SimpleNamespace(run_line_magic=lambda name, line: magics.append((name, line[:7])))
+    if not installed:
+        monkeypatch.setitem(sys.modules, "gptmini", None)
+    exec(code, {"get_ipython": lambda: kernel})
+    assert magics == ([] if installed else [("pip", "install")])
 
 
 def test_the_program_of_the_tour_makes_a_temporary_folder(program, tmp_path, monkeypatch):
