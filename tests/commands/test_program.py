@@ -173,6 +173,13 @@ def test_sampling_and_evaluating_load_neither_lightning_nor_hydra(trained):
     assert not loaded & {"lightning", "hydra", "omegaconf", "tensorboard"}
 
 
+def test_the_tokens_of_a_prepared_folder_are_shown_without_torch(trained):
+    (prepared,) = Path("data").iterdir()
+    loaded = loaded_by(f"tokens {prepared} Hello")
+    assert "tiktoken" in loaded
+    assert "torch" not in loaded
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("override", "expected"),
