@@ -105,7 +105,7 @@ def test_only_a_terminal_gets_colors(script, checkpoint, monkeypatch):
 
 
 def test_runs_prepared_folders_and_exported_folders_have_a_tokenizer(script, trained, tmp_path):
-    (prepared,) = (tmp_path / "data").glob("text-*")
+    (prepared,) = (tmp_path / "data").glob("*-byte-*")
     assert script("export", str(trained), "exported").code == 0
     checkpoint = f"{trained}/checkpoints/last.ckpt"
     for place in (trained, "runs/latest", checkpoint, prepared, "exported"):
@@ -128,6 +128,6 @@ def test_mistakes_are_one_line(script, checkpoint):
 def test_gpt2_splits_as_openai_published(script, tmp_path):
     text = ("data=text", "data.path=my.txt", "tokenizer=gpt2")
     assert script("prepare", *text).code == 0
-    (prepared,) = (tmp_path / "data").iterdir()
+    (prepared,) = (tmp_path / "data").glob("*-gpt2-*")
     _, found = rows(script("tokens", str(prepared), "Hello world"))
     assert [row[0] for row in found] == ["15496", "995"]
