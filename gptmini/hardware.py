@@ -1,9 +1,5 @@
-"""Choose the device, the precision and the threads for this machine, and measure time, memory and speed.
+"""Choose the device, the precision and the threads for this machine, and measure time, memory and speed."""
 
-python -m gptmini.hardware prints the choices that gptmini makes on this machine, and the reason for each choice.
-"""
-
-import argparse
 import ctypes
 import importlib.util
 import os
@@ -77,7 +73,7 @@ class Hardware:
         return self.device == "cuda" and torch.cuda.get_device_capability() >= TF32_SINCE
 
     def __str__(self) -> str:
-        """Return the choices and their reasons as one line for the console."""
+        """Return the choices as one short line for the console."""
         precision = self.precision
         if precision == "fp32" and self.tf32:
             precision += ", products in TF32"
@@ -88,9 +84,7 @@ class Hardware:
             n_threads = torch.get_num_threads()
             threads = "1 thread" if n_threads == 1 else f"{n_threads} threads"
             parts.append(f"{threads} each" if self.devices > 1 else threads)
-
-        reasons = f" ({'; '.join(self.reasons.values())})" if self.reasons else ""
-        return ", ".join(parts) + reasons
+        return ", ".join(parts)
 
 
 def choose_device(device: str) -> str:
@@ -309,44 +303,3 @@ def peak_flops(device: torch.device, precision: str) -> float | None:
     if device.type != "cuda" or "bf16" not in precision:
         return None
     return PEAKS.get(torch.cuda.get_device_name(device))
-
-
-def main() -> None:
-    """Print one line for each choice and each property of this machine."""
-    parser = argparse.ArgumentParser(
-        prog="python -m gptmini.hardware",
-        description="Print the choices that gptmini makes on this machine, and the reason for each choice.",
-    )
-    parser.error = lambda message: parser.exit(2, f"error: {message}\n")
-    parser.parse_args()
-
-    hardware = choose_hardware("auto", "auto", "auto")
-    device = torch.device(hardware.device)
-    lines = {}
-    for name in ("device", "precision", "compile"):
-        chosen = str(getattr(hardware, name)).lower()
-        lines[name] = f"{chosen}: {hardware.reasons[name]}; override with trainer.{name}="
-
-    if device.type == "cuda":
-        major, minor = torch.cuda.get_device_capability(device)
-        lines["name"] = f"{torch.cuda.get_device_name(device)}, compute capability {major}.{minor}"
-        products = "TF32" if hardware.tf32 else "full float32, because the GPU has no TF32"
-        lines["fp32"] = f"trainer.precision=fp32 computes matrix products in {products}"
-    else:
-        lines["threads"] = f"{torch.get_num_threads()}; override with trainer.threads="
-
-    size = memory(device)
-    lines["memory"] = "unknown" if size is None else f"{size / 1e9:.1f} GB"
-    peak = peak_flops(device, hardware.precision)
-    if peak is None:
-        lines["peak"] = "unknown; set callbacks.scalars.peak_tflops= to log work/mfu"
-    else:
-        lines["peak"] = f"{peak / 1e12:,.0f} TFLOP/s in bf16, from the data sheet"
-    lines["torch"] = torch.__version__
-
-    for name, value in lines.items():
-        print(f"{name:10} {value}")
-
-
-if __name__ == "__main__":
-    main()

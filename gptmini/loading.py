@@ -155,6 +155,19 @@ def find_source(path: str | Path) -> TrainedSource:
     return TrainedSource(checkpoint, config, tokenizer)
 
 
+def load_tokenizer(path: str | Path) -> Tokenizer:
+    """Return the tokenizer of a model or of a prepared folder. The weights of the model are not read.
+
+    For a model, the argument path and the errors are the same as for find_source. For a prepared folder, torch is not
+    imported.
+    """
+    if (Path(path) / "meta.json").is_file():
+        from gptmini.data.meta import read_meta
+
+        return from_dict(read_meta(Path(path))["tokenizer"])
+    return find_source(path).tokenizer
+
+
 def of_model(documents: Iterable, *, path: str) -> Tokenizer:
     """Return the tokenizer of a trained model. This function is a builder of tokenizers, but it ignores the documents.
 

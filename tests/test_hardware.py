@@ -1,7 +1,6 @@
 """The automatic choices fit the machine."""
 
 import os
-import sys
 
 import pytest
 import torch
@@ -72,21 +71,3 @@ def test_no_number_of_threads_means_torchs_own_number_again(monkeypatch):
     hardware._own_threads.cache_clear()
     # Several processes share torch's default number of threads, and set their share in the environment.
     assert found == [(2, None), (6, None), (1, None), (6, None), (2, "2"), (4, "4")]
-
-
-def test_the_command_says_what_this_machine_would_be_used_as(without_gpu, monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["gptmini.hardware"])
-    hardware.main()
-    said = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()}
-    assert {"device", "precision", "compile", "threads", "memory", "peak", "torch"} == set(said)
-    assert "cpu: no CUDA or MPS device" in said["device"]
-    assert "trainer.device=" in said["device"]
-    gigabytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 1e9
-    assert float(said["memory"].split()[1]) == pytest.approx(gigabytes, abs=0.06)
-
-
-def test_a_mistake_on_the_command_line_is_one_line(monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["gptmini.hardware", "--foo"])
-    with pytest.raises(SystemExit, match="2"):
-        hardware.main()
-    assert capsys.readouterr() == ("", "error: unrecognized arguments: --foo\n")

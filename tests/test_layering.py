@@ -172,8 +172,7 @@ def test_no_files_import_each_other_in_a_cycle():
 def test_a_library_stays_in_its_packages():
     wrong = []
     for path in FILES:
-        is_program = path.name in ("__main__.py", "hardware.py")  # python -m gptmini.hardware
-        own = "commands" if is_program else package_of(path)
+        own = "commands" if path.name == "__main__.py" else package_of(path)
         for name in used(path):
             if own not in HOMES.get(name, {own}):
                 wrong.append(f"{name} belongs to {HOMES[name]}, and {name_of(path)} uses it")

@@ -19,6 +19,7 @@ COMMANDS = {
     "sweep": "train one run for each combination of values, and find the best run",
     "runs": "list all runs in a table",
     "prepare": "tokenise text without training",
+    "tokens": "show how a text is split into tokens",
     "sample": "continue prompts with a trained model",
     "chat": "talk to a trained model in the terminal",
     "serve": "serve a trained model: a web page, and an API that OpenAI's clients speak",

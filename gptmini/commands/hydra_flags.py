@@ -30,7 +30,9 @@ from gptmini.world import this_world
 Job = Callable[[Composed], Any]
 
 
-def run_hydra_command(command: str, arguments: list[str], job: Job, show: Job) -> None:
+def run_hydra_command(
+    command: str, arguments: list[str], job: Job, show: Job, dry_run: Job | None = None
+) -> None:
     """Let Hydra compose a configuration, and run a job with it. With -m, run several jobs.
 
     --help and --cfg print the configuration instead. Each rank of a run calls this function, so a mistake of the user
@@ -41,6 +43,7 @@ def run_hydra_command(command: str, arguments: list[str], job: Job, show: Job) -
         arguments: flags and overrides.
         job: the function that runs the command.
         show: the function that prints the configuration for --cfg.
+        dry_run: the function that runs instead of the job with --dry-run. None: the command has no --dry-run.
     """
     world = this_world()
     mute(world.rank > 0)
@@ -48,7 +51,9 @@ def run_hydra_command(command: str, arguments: list[str], job: Job, show: Job) -
         # torch would print pages of warnings if another rank is gone.
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     with one_line_errors():
-        flags, argv = parse_flags(arguments)
+        flags, argv = parse_flags(arguments, has_dry_run=dry_run is not None)
+        if flags.dry_run and dry_run is not None:
+            job = dry_run
         launcher = world.launcher
         if flags.multirun and launcher is not None:
             raise UserError(
@@ -106,8 +111,10 @@ def _run(command: str, flags: argparse.Namespace, argv: list[str], job: Job) -> 
         sys.exit(MISUSE)
 
 
-def parse_flags(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
-    """Parse Hydra's flags and the overrides.
+def parse_flags(
+    arguments: list[str], *, has_dry_run: bool = False
+) -> tuple[argparse.Namespace, list[str]]:
+    """Parse Hydra's flags, --dry-run if the command has this flag, and the overrides.
 
     Returns the flags, and the command line for Hydra: overrides in Hydra's grammar, and the flags that Hydra handles.
 
@@ -123,10 +130,16 @@ def parse_flags(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
         conflict_handler="resolve",  # for --version
     )
     parser.add_argument("--version", action="version", version=__version__)
+    parser.set_defaults(dry_run=False)
+    if has_dry_run:
+        parser.add_argument("--dry-run", action="store_true")
     parser.error = lambda message: refuse(parser, message)
     flags = parser.parse_intermixed_args(arguments)
     refuse_options_as_keys(parser, flags.overrides)
 
+    if flags.dry_run and (flags.cfg or flags.multirun):
+        other = "--cfg" if flags.cfg else "-m"
+        raise UserError(f"give either --dry-run or {other}, not both")
     if flags.experimental_rerun is not None:
         raise UserError(
             "--experimental-rerun would load pickled code; to resume a run, use resume="

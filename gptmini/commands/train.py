@@ -11,8 +11,8 @@ from gptmini.world import this_world
 
 
 def main(arguments: list[str]) -> None:
-    """Train one run, or train several runs with -m."""
-    run_hydra_command("train", arguments, run_job, show_configuration)
+    """Train one run, or train several runs with -m. With --dry-run, only estimate one run."""
+    run_hydra_command("train", arguments, run_job, show_configuration, estimate)
 
 
 def run_job(composed: Composed) -> float | None:
@@ -28,6 +28,14 @@ def run_job(composed: Composed) -> float | None:
     if result.exit_code:
         sys.exit(result.exit_code)
     return None if result.best is None else result.best.loss
+
+
+def estimate(composed: Composed) -> None:
+    """Print the size, the memory and the time of a run without training it. Ranks other than rank 0 do nothing."""
+    from gptmini.job.dry_run import dry_run
+
+    if this_world().rank == 0:
+        dry_run(composed)
 
 
 def show_configuration(composed: Composed) -> None:

@@ -72,25 +72,35 @@ class Announcer:
         for note in (*settings.notes, *run.notes):
             self.print_topic("warning", note)
 
-        model = module.model
-        self._print_data(module.store, prepared_now=prepared_now)
-        self._print_passes(module)
-        work = with_prefix(model.flops_per_token, "FLOP")
-        self.print_topic("model", f"{model.n_parameters:,} parameters, {work} per token")
-        self._print_if_not_exportable(model.config)
-        if module.origin is not None and run.state is None:
-            step = module.origin["step"]
-            at_step = "" if step is None else f", step {step}"
-            self.print_topic("", f"starts from the weights of {module.origin['path']}{at_step}")
-        self._print_frozen(model)
-        self.print_topic("machine", str(settings.hardware))
-        self._print_batch(module.settings)
+        self.print_setup(module, settings, prepared_now=prepared_now, is_new=run.state is None)
         self.print_topic("run", str(run.folder))
         if self.has_events:
             self.print_topic("", f"watch it: {tensorboard_command(run.root or run.folder)}")
 
         if run.resumed:
             self.print_resume(run.state, module)
+
+    def print_setup(
+        self, module: "GPTModule", settings: Settings, *, prepared_now: bool, is_new: bool
+    ) -> None:
+        """Print the data, the model, the machine and the batch of a run.
+
+        The argument is_new is True if the run starts at its first step. The other arguments are the same as for
+        print_start.
+        """
+        model = module.model
+        self._print_data(module.store, prepared_now=prepared_now)
+        self._print_passes(module)
+        work = with_prefix(model.flops_per_token, "FLOP")
+        self.print_topic("model", f"{model.n_parameters:,} parameters, {work} per token")
+        self._print_if_not_exportable(model.config)
+        if module.origin is not None and is_new:
+            step = module.origin["step"]
+            at_step = "" if step is None else f", step {step}"
+            self.print_topic("", f"starts from the weights of {module.origin['path']}{at_step}")
+        self._print_frozen(model)
+        self.print_topic("machine", str(settings.hardware))
+        self._print_batch(module.settings)
 
     def _print_if_not_exportable(self, config: "GPTConfig") -> None:
         """Print which setting prevents the export of the model, if any."""
@@ -129,9 +139,10 @@ class Announcer:
     def _print_passes(self, module: "GPTModule") -> None:
         """Print the number of passes over each source of tokens, and warn of more than MANY_PASSES.
 
-        Do not warn if the run has a time limit, because the number of steps of such a run is unknown.
+        If the run has a time limit, the number of passes is a maximum. Do not warn of a maximum.
         """
         settings = module.settings
+        most = "" if settings.max_time is None else "at most "
         sources = module.store.sources
         n_in_block = sum(source.weight for source in sources)
         n_tokens = (
@@ -144,7 +155,11 @@ class Announcer:
             if source.name:
                 share = f"{source.weight} of {n_in_block} windows"
                 size = f"{source.n_tokens:,} tokens"
-                self.print_topic("", f"{source.name}: {share}, {size}, {passes:,.2f} passes")
+                self.print_topic(
+                    "", f"{source.name}: {share}, {size}, {most}{rounded(passes)} passes"
+                )
+            else:
+                self.print_topic("", f"{most}{rounded(passes)} passes over the text")
 
             if passes > MANY_PASSES and settings.max_time is None:
                 name = source.name or "the text"
@@ -269,6 +284,11 @@ def with_prefix(number: float, unit: str) -> str:
             break
         number /= 1000
     return f"{number:.1f} {prefix}{unit}"
+
+
+def rounded(passes: float) -> str:
+    """Return a number of passes with two decimals, or with two significant digits if it is below 0.1."""
+    return f"{passes:,.2f}" if passes >= 0.1 else f"{passes:.2g}"
 
 
 def tensorboard_command(root: Path) -> str:

@@ -28,7 +28,8 @@ from gptmini.training.settings import Settings
 from gptmini.world import this_world
 
 if TYPE_CHECKING:
-    from gptmini.data import TokenStore
+    from gptmini.checkpoint.training_state import TrainingState
+    from gptmini.data import TokenStore, Watcher
     from gptmini.runs import Run
     from gptmini.training.devices.ranks import Ranks
 
@@ -85,14 +86,10 @@ def _train(
 
     loggers = build_loggers(settings, run)
     console = make_console(settings.root.console)
-    chosen: Sequence[str] = ()
     with show_progress(console, topic="data") as watcher:
-        if settings.root.budget is not None and settings.root.resume is None:
-            choice = BudgetChooser(settings, typed, watcher, began=began).choose()
-            changes, store, prepared_now, chosen = choice
-            settings = build_settings(settings.plain, changes)
-        else:
-            store, prepared_now = open_tokens(settings, typed, run.state, watcher=watcher)
+        settings, store, prepared_now, chosen = open_run_tokens(
+            settings, typed, run.state, watcher, began=began
+        )
     module, data = assemble(settings, store, run.state)
 
     # Store the batch size found for the devices, so that a resumed run does not search again.
@@ -111,6 +108,27 @@ def _train(
     print_end(announcer, trainer, reason, module, settings, run, seconds=time.monotonic() - began)
     reason.call_original_handler()
     return result_of(trainer, reason, settings, run)
+
+
+def open_run_tokens(
+    settings: Settings,
+    typed: Typed,
+    state: "TrainingState | None",
+    watcher: "Watcher",
+    *,
+    began: float,
+) -> "tuple[Settings, TokenStore, bool, Sequence[str]]":
+    """Open or prepare the tokens of a run as open_tokens does. If budget= is set for a new run, choose its settings.
+
+    Return the settings of the run, its tokens, whether this call prepared them, and lines about the choice of budget=.
+    """
+    if settings.root.budget is None or settings.root.resume is not None:
+        store, prepared_now = open_tokens(settings, typed, state, watcher=watcher)
+        return settings, store, prepared_now, ()
+
+    choice = BudgetChooser(settings, typed, watcher, began=began).choose()
+    changed = build_settings(settings.plain, choice.changes)
+    return changed, choice.store, choice.prepared_now, choice.lines
 
 
 def plan_of(run: "Run", settings: Settings, store: "TokenStore") -> dict[str, Any]:

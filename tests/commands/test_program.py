@@ -173,10 +173,21 @@ def test_sampling_and_evaluating_load_neither_lightning_nor_hydra(trained):
     assert not loaded & {"lightning", "hydra", "omegaconf", "tensorboard"}
 
 
+def test_the_tokens_of_a_prepared_folder_are_shown_without_torch(trained):
+    (prepared,) = Path("data").glob("*-byte-*")
+    loaded = loaded_by(f"tokens {prepared} Hello")
+    assert "tiktoken" in loaded
+    assert "torch" not in loaded
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("override", "expected"),
-    [("trainer.max_stepz=4", {"hydra"}), ("model.dropout=1.5", {"hydra", "pydantic"})],
+    [
+        ("trainer.max_stepz=4", {"hydra"}),
+        ("model.dropout=1.5", {"hydra", "pydantic"}),
+        ("model.dropout=1.5 --dry-run", {"hydra", "pydantic"}),
+    ],
 )
 def test_a_mistake_is_told_before_what_takes_seconds_is_imported(override, expected):
     libraries = {"torch", "lightning", "pydantic", "hydra"}

@@ -80,10 +80,20 @@ def has_enough(times: Sequence[float], least: float) -> bool:
 
 
 def seconds_of_run(module: GPTModule, hardware: Hardware, *, seconds: float) -> float:
-    """Measure optimizer steps, and return the median number of seconds that a step takes.
+    """Return seconds_of_step. Measure for a fraction of the `seconds` seconds that the run itself will take."""
+    return seconds_of_step(
+        module,
+        hardware,
+        least=min(CHOSEN_SHARE * seconds, CHOSEN_SECONDS),
+        most=MEASURED_SHARE * seconds,
+    )
 
-    The run itself will take `seconds` seconds. This function measures for a fraction of this time. It trains the model
-    of the module on random tokens; discard the module afterwards.
+
+def seconds_of_step(module: GPTModule, hardware: Hardware, *, least: float, most: float) -> float:
+    """Measure optimizer steps on one device, and return the median number of seconds that a step takes.
+
+    This function trains the model of the module on random tokens; discard the module afterwards. The arguments least
+    and most are the same as for times_of_steps.
     """
     settings = module.settings
     model = module.model.to(hardware.device)
@@ -95,19 +105,25 @@ def seconds_of_run(module: GPTModule, hardware: Hardware, *, seconds: float) -> 
         batch_size=settings.micro_batch_size,
         n_micro_steps=settings.n_micro_steps,
         is_bf16=hardware.precision == "bf16",
-        least=min(CHOSEN_SHARE * seconds, CHOSEN_SECONDS),
-        most=MEASURED_SHARE * seconds,
+        least=least,
+        most=most,
     )
     return statistics.median(times)
+
+
+def seconds_of_validation(seconds_a_step: float, *, tokens_a_step: int, n_val_tokens: int) -> float:
+    """Return the estimated seconds of a validation. The arguments are the same as for steps_that_fit.
+
+    A validation has no backward pass. So it takes a third of the time that training on the same number of tokens takes,
+    plus the time for its sample.
+    """
+    return seconds_a_step * n_val_tokens / tokens_a_step / 3 + SAMPLED
 
 
 def steps_that_fit(
     seconds: float, seconds_a_step: float, *, most: float, tokens_a_step: int, n_val_tokens: int
 ) -> tuple[int, int]:
     """Return how many steps and their validations fit into a time, and the number of steps between two validations.
-
-    A validation has no backward pass. So it takes a third of the time that training on the same number of tokens takes,
-    plus the time for its sample.
 
     Args:
         seconds: time for all steps and validations.
@@ -116,7 +132,9 @@ def steps_that_fit(
         tokens_a_step: number of training tokens per step.
         n_val_tokens: number of tokens per validation.
     """
-    of_validation = seconds_a_step * n_val_tokens / tokens_a_step / 3 + SAMPLED
+    of_validation = seconds_of_validation(
+        seconds_a_step, tokens_a_step=tokens_a_step, n_val_tokens=n_val_tokens
+    )
     n_validations = max(1, int(min(MOST_VALIDATIONS, VALIDATED_SHARE * seconds / of_validation)))
     n_steps = int(min(most, (seconds - n_validations * of_validation) / seconds_a_step))
     return n_steps, max(1, math.ceil(n_steps / n_validations))

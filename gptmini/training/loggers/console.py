@@ -2,6 +2,7 @@
 
 import errno
 import math
+import textwrap
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -17,6 +18,7 @@ from gptmini.runs.metrics import STEP, Line, is_number, tags_of
 
 # Seconds between two plain progress lines. A user sees progress often, and the output stays short enough to read.
 PLAIN_SECONDS = 5.0
+WIDTH = 80  # columns of a common terminal
 SPARKS = 10  # number of validations in the sparkline
 # Number of validations in the final table, from the first to the last validation. The best validation is added.
 ROWS = 8
@@ -248,6 +250,25 @@ class ConsoleLogger(Logger):
         if not is_ascii:
             parts.append(Text(sparkline(losses[-SPARKS:])))
         return Text(" ").join(parts)
+
+
+class WrappingConsole(ConsoleLogger):
+    """A console that breaks long lines, for a command without a run. It does not write a train.log."""
+
+    def __init__(self, console: Console, max_steps: int) -> None:
+        super().__init__(console, Console(quiet=True), max_steps)
+
+    def print_line(self, line: str | Text, *, on_console: bool = True) -> None:
+        """Print a line in parts of at most WIDTH columns. Align the later parts with the text after the topic."""
+        parts = textwrap.wrap(
+            str(line),
+            WIDTH,
+            subsequent_indent=" " * 9,  # the width of a topic, and a space
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+        for part in parts:
+            super().print_line(part, on_console=on_console)
 
 
 def sparkline(values: Sequence[float]) -> str:

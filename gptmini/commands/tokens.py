@@ -1,0 +1,109 @@
+"""Show how a tokenizer splits a text: gptmini tokens RUN TEXT [--json]."""
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+
+from gptmini.commands.arguments import print_resolved_run
+from gptmini.commands.mistakes import Parser, one_line_errors, path_argument
+from gptmini.data.escapes import unescaped
+
+# In color, each token has the next one of these styles of Rich.
+STYLES = ("black on bright_cyan", "black on bright_yellow")
+
+
+def parse(arguments: list[str] | None) -> argparse.Namespace:
+    """Read the command line."""
+    parser = Parser(
+        prog="gptmini tokens",
+        description="Show how a text is split into tokens: the id, the text and the bytes of each token.",
+    )
+    parser.add_argument(
+        "run",
+        type=path_argument,
+        help="run folder such as runs/latest, checkpoint file, exported folder or prepared folder such as "
+        "data/NAME; the weights are not read",
+    )
+    parser.add_argument(
+        "text",
+        type=unescaped,
+        help=r"text to split, such as 'one\ntwo', or - to read it from stdin",
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="print a JSON object instead of a table"
+    )
+    return parser.parse_args(arguments)
+
+
+@one_line_errors()
+def main(arguments: list[str] | None = None) -> None:
+    """Encode the text, and print its tokens."""
+    options = parse(arguments)
+
+    from gptmini.loading import load_tokenizer
+    from gptmini.runs import named_run
+
+    text = options.text
+    if text == "-":
+        from gptmini.generation.prompts import prompt_from
+
+        text = prompt_from(sys.stdin.buffer.read(), "stdin")
+    run = named_run(options.run, saved=True)
+    tokenizer = load_tokenizer(run)
+    tokens = [(i, tokenizer.token_bytes(i)) for i in tokenizer.encode(text)]
+    print_resolved_run(options.run, run)
+
+    if options.json:
+        print(json.dumps({"tokens": [as_json(i, data) for i, data in tokens]}))
+        return
+    show_table(tokens, n_bytes=len(text.encode("utf-8", "surrogatepass")))
+
+
+def as_json(token: int, data: bytes) -> dict:
+    """Return a token as a JSON object. Its text is null if its bytes are not UTF-8, such as a part of a character."""
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        text = None
+    return {"id": token, "text": text, "bytes": list(data)}
+
+
+def show_table(tokens: Sequence[tuple[int, bytes]], *, n_bytes: int) -> None:
+    """Print the number of tokens, and a row for each token. If the terminal has colors, print the split text first."""
+    from rich.cells import cell_len
+    from rich.console import Console
+    from rich.text import Text
+
+    texts = [escaped(data) for _, data in tokens]
+    console = Console(soft_wrap=True, highlight=False)
+    if console.color_system is not None and not console.no_color:
+        line = Text()
+        for i, ((_, data), text) in enumerate(zip(tokens, texts, strict=True)):
+            line.append(text, style=STYLES[i % len(STYLES)])
+            if data.endswith(b"\n"):
+                line.append("\n")
+        console.print(line)
+
+    ratio = f", bytes per token: {n_bytes / len(tokens):.2f}" if tokens else ""
+    print(f"tokens: {len(tokens):,}, bytes: {n_bytes:,}{ratio}")
+    width = max(map(cell_len, texts), default=0)  # in columns; a Chinese character takes two
+    for (i, data), text in zip(tokens, texts, strict=True):
+        gap = " " * (width - cell_len(text))
+        print(f'{i:8}  "{text}"{gap}  {data.hex(" ")}')
+
+
+def escaped(data: bytes) -> str:
+    r"""Return the text of a token. Unprintable characters, backslashes and parts of a character become escapes.
+
+    For example, a line break becomes \n, and the first byte of é becomes \xc3.
+    """
+    shown = ""
+    for character in data.decode("utf-8", "surrogateescape"):
+        if "\udc80" <= character <= "\udcff":  # a byte that is not UTF-8
+            shown += f"\\x{ord(character) - 0xDC00:02x}"
+        elif character.isprintable() and character != "\\":
+            shown += character
+        else:
+            shown += character.encode("unicode_escape").decode()
+    return shown

@@ -1,0 +1,150 @@
+"""Estimate a new run for gptmini train --dry-run: its size, its passes over the text, its memory and its time."""
+
+import math
+import time
+from typing import TYPE_CHECKING
+
+from gptmini.configuration.building import build_settings
+from gptmini.configuration.compose import Composed
+from gptmini.configuration.messages import advising_on_memory
+from gptmini.configuration.stored import resolve_configuration
+from gptmini.job.announcer import Announcer, make_console, with_prefix
+from gptmini.job.progress import show_progress
+from gptmini.job.train import open_run_tokens, prepare_process
+from gptmini.process import restore_gc_and_sigint
+from gptmini.user_error import UserError
+
+if TYPE_CHECKING:
+    from gptmini.hardware import Hardware
+    from gptmini.training import GPTModule
+
+# Measure steps for at least MEASURED_SECONDS. Start no step after MOST_SECONDS.
+MEASURED_SECONDS = 3.0
+MOST_SECONDS = 10.0
+
+
+@advising_on_memory("lower trainer.batch_size or the model's sizes")
+def dry_run(composed: Composed) -> None:
+    """Print what a new run would train, and how much memory and time it would need. Do not create the run.
+
+    Prepare the text if it is not prepared yet. If budget= is set, choose the settings of the run.
+
+    Raises UserError if the command would resume a run. Raises the same errors as job.train.train if the run cannot
+    start.
+    """
+    began = time.monotonic()
+    plain, typed = resolve_configuration(composed)
+    if plain["resume"] is not None:
+        raise UserError(
+            f"--dry-run cannot estimate a resumed run, got {plain['resume']}; leave out resume= and folder="
+        )
+    settings = build_settings(plain)
+    restore_gc_and_sigint()
+    prepare_process(settings)
+
+    from gptmini.data import Progress
+    from gptmini.training.assembling import assemble
+    from gptmini.training.loggers.console import WrappingConsole
+
+    console = make_console(settings.root.console)
+    with show_progress(console, topic="data") as watcher:
+        settings, store, prepared_now, chosen = open_run_tokens(
+            settings, typed, None, watcher, began=began
+        )
+        module, _ = assemble(settings, store)
+        watcher.on_progress(Progress(phase="measuring steps", n_bytes=0, share=None))
+        seconds_a_step = measure_step(module, settings.hardware)
+
+    announcer = Announcer(WrappingConsole(console, settings.trainer.max_steps), typed, loggers=())
+    if chosen:
+        announcer.print_topic("budget", *chosen)
+    announcer.print_setup(module, settings, prepared_now=prepared_now, is_new=True)
+    announcer.print_topic("reasons", *reasons_of(settings.hardware))
+    announcer.print_topic("memory", memory_line(settings.hardware))
+    announcer.print_topic("steps", steps_line(module))
+    announcer.print_topic("speed", *speed_lines(module, seconds_a_step))
+    announcer.print_topic("time", *time_lines(module, seconds_a_step))
+    announcer.print_topic("next", "to train, run the same command without --dry-run")
+
+
+def measure_step(module: "GPTModule", hardware: "Hardware") -> float:
+    """Return the seconds per step. On a CUDA GPU, start to measure the peak memory, too."""
+    import torch
+
+    from gptmini.training.budget.timing import seconds_of_step
+
+    if hardware.device == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+    return seconds_of_step(module, hardware, least=MEASURED_SECONDS, most=MOST_SECONDS)
+
+
+def reasons_of(hardware: "Hardware") -> list[str]:
+    """Return a line with the key, the value and the reason for each automatic choice of the hardware."""
+    return [
+        f"trainer.{name}={str(getattr(hardware, name)).lower()}: {reason}"
+        for name, reason in hardware.reasons.items()
+    ]
+
+
+def memory_line(hardware: "Hardware") -> str:
+    """Return a line with the peak memory so far, and the memory of the GPU or of the machine."""
+    import torch
+
+    from gptmini.hardware import memory, peak_memory
+
+    device = torch.device(hardware.device)
+    peak = peak_memory(device)
+    size = memory(device)
+    owner = torch.cuda.get_device_name(device) if device.type == "cuda" else "this machine"
+    shown_peak = "unknown" if peak is None else with_prefix(peak, "B")
+    shown_size = "" if size is None else f" of the {with_prefix(size, 'B')} of {owner}"
+    return shown_peak + shown_size
+
+
+def steps_line(module: "GPTModule") -> str:
+    """Return a line with the number of steps and the number of training tokens."""
+    n_steps = module.settings.max_steps
+    per_step = tokens_per_step(module)
+    return f"{n_steps:,} steps of {per_step:,} tokens: {n_steps * per_step:,} tokens"
+
+
+def speed_lines(module: "GPTModule", seconds_a_step: float) -> list[str]:
+    """Return lines with the seconds per step and the tokens per second."""
+    settings = module.settings
+    per_second = tokens_per_step(module) / seconds_a_step
+    lines = [f"{seconds_a_step:.2g} s per step, {per_second:,.0f} tokens per second"]
+    if settings.n_ranks > 1:
+        lines.append(f"measured on one device; {settings.n_ranks} devices also exchange gradients")
+    return lines
+
+
+def time_lines(module: "GPTModule", seconds_a_step: float) -> list[str]:
+    """Return lines with the time of the entire run, and the step at which trainer.max_time ends it."""
+    from gptmini.training.budget.timing import AROUND, seconds_of_validation
+    from gptmini.training.loggers.console import duration
+
+    settings = module.settings
+    n_steps = settings.max_steps
+    n_val_tokens = module.store.n_tokens("val")
+    of_validation = seconds_of_validation(
+        seconds_a_step,
+        tokens_a_step=tokens_per_step(module),
+        n_val_tokens=min(n_val_tokens, settings.val_tokens or n_val_tokens),
+    )
+    n_validations = math.ceil(n_steps / settings.val_every_steps)
+    if module.origin is not None:
+        n_validations += 1  # a run with trained weights starts with a validation
+    work = n_steps * seconds_a_step + n_validations * of_validation
+    noun = "validation" if n_validations == 1 else "validations"
+    lines = [f"about {duration(work + AROUND)} with {n_validations:,} {noun}"]
+
+    limit = settings.max_seconds
+    if limit is not None and limit < work + AROUND:
+        step = int(n_steps * max(0.0, limit - AROUND) / work)
+        lines.append(f"trainer.max_time={settings.max_time} ends the run at about step {step:,}")
+    return lines
+
+
+def tokens_per_step(module: "GPTModule") -> int:
+    """Return the number of training tokens of a step, over all devices."""
+    return module.settings.global_batch_size * module.model.config.context_length
