@@ -77,7 +77,7 @@ class Hardware:
         return self.device == "cuda" and torch.cuda.get_device_capability() >= TF32_SINCE
 
     def __str__(self) -> str:
-        """Return the choices and their reasons as one line for the console."""
+        """Return the choices as one short line for the console."""
         precision = self.precision
         if precision == "fp32" and self.tf32:
             precision += ", products in TF32"
@@ -88,9 +88,7 @@ class Hardware:
             n_threads = torch.get_num_threads()
             threads = "1 thread" if n_threads == 1 else f"{n_threads} threads"
             parts.append(f"{threads} each" if self.devices > 1 else threads)
-
-        reasons = f" ({'; '.join(self.reasons.values())})" if self.reasons else ""
-        return ", ".join(parts) + reasons
+        return ", ".join(parts)
 
 
 def choose_device(device: str) -> str:

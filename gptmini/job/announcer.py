@@ -31,6 +31,8 @@ if TYPE_CHECKING:  # importing Lightning takes seconds
 # Up to 4 passes over the same text are worth nearly as much as new text: Muennighoff et al. 2023, "Scaling
 # Data-Constrained Language Models", abstract.
 MANY_PASSES = 4
+# The page with all charts. TensorBoard uses port 6006 unless another program uses this port.
+TENSORBOARD_PAGE = "http://localhost:6006/#custom_scalars"
 
 
 class Announcer:
@@ -88,6 +90,7 @@ class Announcer:
         self.print_topic("run", str(run.folder))
         if self.has_events:
             self.print_topic("", f"watch it: {tensorboard_command(run.root or run.folder)}")
+            self.print_topic("", f"then open {TENSORBOARD_PAGE}")
 
         if run.resumed:
             self.print_resume(run.state, module)
@@ -129,9 +132,10 @@ class Announcer:
     def _print_passes(self, module: "GPTModule") -> None:
         """Print the number of passes over each source of tokens, and warn of more than MANY_PASSES.
 
-        Do not warn if the run has a time limit, because the number of steps of such a run is unknown.
+        If the run has a time limit, the number of passes is a maximum. Do not warn of a maximum.
         """
         settings = module.settings
+        most = "" if settings.max_time is None else "at most "
         sources = module.store.sources
         n_in_block = sum(source.weight for source in sources)
         n_tokens = (
@@ -144,7 +148,11 @@ class Announcer:
             if source.name:
                 share = f"{source.weight} of {n_in_block} windows"
                 size = f"{source.n_tokens:,} tokens"
-                self.print_topic("", f"{source.name}: {share}, {size}, {passes:,.2f} passes")
+                self.print_topic(
+                    "", f"{source.name}: {share}, {size}, {most}{rounded(passes)} passes"
+                )
+            else:
+                self.print_topic("", f"{most}{rounded(passes)} passes over the text")
 
             if passes > MANY_PASSES and settings.max_time is None:
                 name = source.name or "the text"
@@ -269,6 +277,11 @@ def with_prefix(number: float, unit: str) -> str:
             break
         number /= 1000
     return f"{number:.1f} {prefix}{unit}"
+
+
+def rounded(passes: float) -> str:
+    """Return a number of passes with two decimals, or with two significant digits if it is below 0.1."""
+    return f"{passes:,.2f}" if passes >= 0.1 else f"{passes:.2g}"
 
 
 def tensorboard_command(root: Path) -> str:

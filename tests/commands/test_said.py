@@ -5,7 +5,7 @@ import re
 import pytest
 
 from gptmini.data import Progress
-from gptmini.job.announcer import with_prefix
+from gptmini.job.announcer import rounded, with_prefix
 from gptmini.job.progress import progress_line
 
 
@@ -52,7 +52,8 @@ def test_a_run_says_what_it_trains_and_what_came_of_it_line_by_line(script, shor
         *("data", "model", "machine", "run", "step 1/4", "step 2/4", "step 4/4"),
         *("done", "losses", "best", "sample", "next"),
     ]
-    assert "         watch it: tensorboard --logdir runs\n" in result.out
+    watch = "         watch it: tensorboard --logdir runs\n"
+    assert f"{watch}         then open http://localhost:6006/#custom_scalars\n" in result.out
     assert result.out.endswith(
         f"next     gptmini sample {run}\n"
         f"         gptmini evaluate {run}\n"
@@ -74,6 +75,31 @@ def test_a_text_that_is_trained_on_too_often_is_warned_of_unless_time_ends_the_r
     assert re.search(said, script("train", *often).out, re.MULTILINE)
     limited = script("train", *often, "trainer.max_time=1e-3")
     assert not re.search(said, limited.out, re.MULTILINE)
+    assert re.search(r"^ +at most [\d.,]+ passes over the text$", limited.out, re.MULTILINE)
+
+
+def test_every_run_says_how_often_it_passes_over_the_text(script, short):
+    result = script("train", *short)
+    n_tokens = int(
+        re.search(r"^ +([\d,]+) training tokens", result.out, re.MULTILINE)[1].replace(",", "")
+    )
+    # Four steps of four sequences of eight tokens.
+    passes = float(re.search(r"^ +(\S+) passes over the text$", result.out, re.MULTILINE)[1])
+    assert passes == pytest.approx(4 * 4 * 8 / n_tokens, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("passes", "expected"),
+    [
+        (12345.678, "12,345.68"),
+        (2.371, "2.37"),
+        (0.1, "0.10"),
+        (0.0312, "0.031"),
+        (0.00048, "0.00048"),
+    ],
+)
+def test_a_small_number_of_passes_is_not_rounded_to_zero(passes, expected):
+    assert rounded(passes) == expected
 
 
 def test_a_tokenizer_that_learned_fewer_ids_than_asked_for_says_so(script, short):
