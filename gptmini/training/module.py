@@ -266,7 +266,7 @@ class GPTModule(L.LightningModule):
         self.step_reports.send(self.trainer.global_step + 1, metrics)
 
     def on_train_batch_end(self, outputs: object, batch: object, batch_idx: int) -> None:
-        """Request a final validation after the last step, even if max_steps is not a multiple of val_every_steps."""
+        """Request a final validation after the last step, even if the interval of validations does not end there."""
         if self.trainer.global_step >= self.settings.max_steps:
             self.trainer.should_stop = True
 
