@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
+import lightning as L
 from lightning.pytorch.loggers.logger import Logger
 from lightning.pytorch.utilities import rank_zero_only
 from rich.console import Console
@@ -31,7 +32,7 @@ COLUMNS = {
     "train loss": ("train/loss", "{:.4f}"),
     "val loss": ("val/loss", "{:.4f}"),
     "bits/byte": ("val/bits_per_byte", "{:.4f}"),
-    "gap": ("val/gap", "{:+.4f}"),
+    "val-train": ("val/gap", "{:+.4f}"),
 }
 
 
@@ -120,16 +121,24 @@ class ConsoleLogger(Logger):
         self._store(metrics, step)
 
         validated = "val/loss" in metrics
-        # On a terminal, every call updates the progress bar. Elsewhere, each printed line stays visible, so print fewer
+        # On a terminal, every step updates the progress bar. Elsewhere, each printed line stays visible, so print fewer
         # lines.
-        if self.console.is_terminal:
-            self._draw_bar(step, now)
+        self.show_step(step)
         is_progress = now - self._last_printed >= PLAIN_SECONDS and not self._validation_due(step)
         if validated or is_progress:
             self._last_printed = now
             line = Text(f"step {step}/{self.max_steps}  ")
             line.append_text(self._progress_text(step, now, validated=validated))
             self.print_line(line, on_console=validated or not self.console.is_terminal)
+
+    @rank_zero_only
+    def show_step(self, step: int) -> None:
+        """Update the progress bar after an optimizer step, if there is a terminal and metrics have been logged before.
+
+        Rich draws the bar at most ten times per second. Other updates only store the new values.
+        """
+        if self._start is not None and self.console.is_terminal:
+            self._draw_bar(step, time.monotonic())
 
     def _store(self, metrics: Mapping[str, float], step: int) -> None:
         """Store the latest value of each scalar, and a copy of all values at a validation."""
@@ -248,6 +257,24 @@ class ConsoleLogger(Logger):
         if not is_ascii:
             parts.append(Text(sparkline(losses[-SPARKS:])))
         return Text(" ").join(parts)
+
+
+class StepProgress(L.Callback):
+    """A callback that updates the progress bar of a console after each optimizer step."""
+
+    def __init__(self, console: ConsoleLogger) -> None:
+        self._console = console
+
+    def on_train_batch_end(
+        self,
+        trainer: L.Trainer,
+        pl_module: L.LightningModule,
+        outputs: object,
+        batch: object,
+        batch_idx: int,
+    ) -> None:
+        """Show the step. After a micro-step, nothing changes."""
+        self._console.show_step(trainer.global_step)
 
 
 def sparkline(values: Sequence[float]) -> str:
