@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from gptmini.configuration.keys import user_component_overrides
 from gptmini.configuration.overrides import as_override
+from gptmini.durations import duration
 from gptmini.job.printing import as_argument, command_line, topic_lines
 from gptmini.job.result import checkpoints_of, early_stop
 from gptmini.runs import has_checkpoint
@@ -217,8 +218,6 @@ class Announcer:
 
         The arguments n_steps and seconds count from the start of this command. This command may have resumed the run.
         """
-        from gptmini.training.loggers.console import duration
-
         self.print_topic("done", f"{n_steps} steps in {duration(seconds)}")
         if trainer.global_step < trainer.max_steps:
             _, reason = early_stop(trainer)

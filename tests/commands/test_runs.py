@@ -90,6 +90,15 @@ def test_a_run_that_a_callback_ended_says_so_and_is_complete(script, short):
     assert "step 4/20" in script("train", "resume=runs/early", STOP).out
 
 
+def test_a_run_in_training_says_when_its_first_checkpoint_comes(script, short):
+    with killed(1, "on_train_batch_end"):
+        script("train", *short, "trainer.max_steps=9", "folder=runs/early")
+    with locked(Path("runs/early")):
+        for name in ("sample", "evaluate"):
+            # The run validates after step 2.
+            script(name, "runs/latest").assert_refused("runs/latest", "at step 2 (now at step 1)")
+
+
 def test_a_killed_run_is_at_the_step_of_its_checkpoint(script, short):
     typed = (*short, "trainer.max_steps=9", "callbacks.checkpoints.every_steps=3")
     with killed(5, "on_train_batch_end"):

@@ -14,7 +14,6 @@ from gptmini.training.loggers.console import (
     BrokenPipeConsole,
     ConsoleLogger,
     StepProgress,
-    duration,
     sparkline,
 )
 
@@ -208,10 +207,6 @@ def test_lines_and_the_bar_fit_into_80_columns(monkeypatch, terminal):
 )
 def test_a_sparkline_goes_from_the_lowest_to_the_highest(values, expected):
     assert sparkline(values) == expected
-
-
-def test_durations_read_as_people_say_them():
-    assert [duration(s) for s in (4.4, 185, 3720)] == ["4 s", "3 min 05 s", "1 h 02 min"]
 
 
 class Recorder(L.Callback):

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 from rich.text import Text
 
+from gptmini.durations import duration
 from gptmini.report.tables import aligned, printable
 from gptmini.runs.metrics import STEP, Line, is_number, tags_of
 
@@ -297,14 +298,3 @@ def sparkline(values: Sequence[float]) -> str:
 def _ordered(loss: float) -> float:
     """Return a loss that can be compared with other losses. A loss that is not finite becomes infinity."""
     return loss if math.isfinite(loss) else math.inf
-
-
-def duration(seconds: float) -> str:
-    """Format a number of seconds with its two largest units, for example 1 h 02 min, 3 min 05 s or 12 s."""
-    minutes, seconds = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    if hours:
-        return f"{hours} h {minutes:02d} min"
-    if minutes:
-        return f"{minutes} min {seconds:02d} s"
-    return f"{seconds} s"
