@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from gptmini.configuration.keys import user_component_overrides
 from gptmini.configuration.overrides import as_override
-from gptmini.data.escapes import escaped
 from gptmini.durations import duration
 from gptmini.job.printing import as_argument, command_line, topic_lines
 from gptmini.job.result import checkpoints_of, early_stop
@@ -296,6 +295,7 @@ def prompt_option(store: "TokenStore") -> list[str]:
     The list is empty if the text has no words at its start, or if the tokenizer has a chat template. A chat starts with
     special tokens, which gptmini sample would read as ordinary text.
     """
+    from gptmini.data.escapes import escaped
     from gptmini.data.ids import without_marks
     from gptmini.tokenizer import END_OF_TEXT
 
