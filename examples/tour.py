@@ -114,8 +114,8 @@ print(f"with a look back {loss_with_a_look_back:.2f}, without {loss_without:.2f}
 the folder `configs/`. These overrides define a GPT with two layers and two attention heads per layer. It reads 32
 characters at a time and is trained for 300 optimizer steps.
 
-The output shows, from top to bottom: the number of tokens, the size of the model, the hardware and the reasons for its
-choice, the run folder, the loss during training, the result of each validation, and a sample of the model's text.
+The output shows, from top to bottom: the number of tokens, the size of the model, the hardware, the run folder, the
+loss during training, the result of each validation, and a sample of the model's text.
 """
 
 # %%

@@ -20,6 +20,7 @@ BENCHMARKS = SCRIPTS / "benchmarks"
 # The packages and single files of gptmini, lowest layer first. A file may import from lower layers and its own package.
 LAYERS = (
     (
+        "durations",
         "files",
         "hub_errors",
         "settings",

@@ -13,6 +13,9 @@ from gptmini.user_error import UserError
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
+# Classes that gptmini's files have named earlier, with their parts. A run that was started with them can be resumed.
+EARLIER = {("callbacks.early_stopping", "lightning.pytorch.callbacks.EarlyStopping")}
+
 
 def check_components(tree: dict, folder: Path, config: "DictConfig", typed: Typed) -> None:
     """Raise UserError unless the present configuration names every class that a stored configuration would call.
@@ -30,7 +33,7 @@ def check_components(tree: dict, folder: Path, config: "DictConfig", typed: Type
 
     path = folder / "config.yaml"
     composed: Any = OmegaConf.to_container(config)
-    allowed = targets(known_nodes(CONFIGS)) | targets(nodes(composed))
+    allowed = targets(known_nodes(CONFIGS)) | EARLIER | targets(nodes(composed))
     loggers = list((composed.get("logger") or {}).items())
     if typed.config_dir is not None:
         own = Path(typed.config_dir)

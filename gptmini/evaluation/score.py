@@ -25,6 +25,7 @@ class Evaluation:
     loss: float  # nats per token
     n_tokens: int  # number of predicted tokens
     bits_per_byte: float  # loss in bits per token, multiplied by the number of tokens per UTF-8 byte of the text
+    standard_error: float  # of the loss, as if the losses of the tokens were independent; infinity for one token
 
     @property
     def perplexity(self) -> float:
@@ -34,21 +35,23 @@ class Evaluation:
 
 @dataclass
 class Tally:
-    """The sum of the losses of a text over its batches. Each token has the same weight.
+    """The sums of the losses of a text over its batches. Each token has the same weight.
 
-    The sum stays on the device until evaluation is called, because reading it would wait for the GPU.
+    The sums stay on the device until evaluation is called, because reading them would wait for the GPU.
     """
 
     nats: Tensor | float = 0.0
     n_tokens: Tensor | int = 0
+    squares: Tensor | float = 0.0  # sum of the squared losses
 
     def add(self, losses: Tensor, n_tokens: Tensor | int) -> None:
         """Add losses in nats, of any shape. n_tokens of the losses are scored. All other losses must be zero.
 
-        The sum is in float64. On Apple's GPUs, the sum is in float32, because these GPUs do not support float64.
+        The sums are in float64. On Apple's GPUs, the sums are in float32, because these GPUs do not support float64.
         """
         dtype = torch.float32 if losses.device.type == "mps" else torch.float64
         self.nats = self.nats + losses.sum(dtype=dtype)
+        self.squares = self.squares + losses.square().sum(dtype=dtype)
         self.n_tokens = self.n_tokens + n_tokens
 
     def evaluation(self, tokens_per_byte: float) -> Evaluation:
@@ -65,6 +68,7 @@ class Tally:
             loss=loss,
             n_tokens=n_tokens,
             bits_per_byte=loss / math.log(2) * tokens_per_byte,
+            standard_error=_standard_error(loss, float(self.squares) / n_tokens, n_tokens),
         )
 
 
@@ -74,6 +78,14 @@ class Sums(NamedTuple):
     nats: np.ndarray  # float64
     n_tokens: np.ndarray  # int64, scored tokens
     n_bytes: np.ndarray  # int64, UTF-8 bytes of the scored tokens
+
+
+def _standard_error(mean: float, mean_square: float, n: int) -> float:
+    """Return the standard error of the mean of n values: sqrt((mean of the squares - mean²) / (n - 1))."""
+    if n == 1:
+        return math.inf
+    variance = max(0.0, mean_square - mean * mean)  # rounding may give a negative number
+    return math.sqrt(variance / (n - 1))
 
 
 def exponential(value: float) -> float:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from gptmini.configuration.keys import user_component_overrides
 from gptmini.configuration.overrides import as_override
+from gptmini.durations import duration
 from gptmini.job.printing import as_argument, command_line, topic_lines
 from gptmini.job.result import checkpoints_of, early_stop
 from gptmini.runs import has_checkpoint
@@ -31,6 +32,11 @@ if TYPE_CHECKING:  # importing Lightning takes seconds
 # Up to 4 passes over the same text are worth nearly as much as new text: Muennighoff et al. 2023, "Scaling
 # Data-Constrained Language Models", abstract.
 MANY_PASSES = 4
+# The suggested prompt: the number of held-out tokens to read it from, and its maximum number of characters.
+PROMPT_TOKENS = 64
+PROMPT_LENGTH = 40
+# The page with all charts. TensorBoard uses port 6006 unless another program uses this port.
+TENSORBOARD_PAGE = "http://localhost:6006/#custom_scalars"
 
 
 class Announcer:
@@ -76,6 +82,7 @@ class Announcer:
         self.print_topic("run", str(run.folder))
         if self.has_events:
             self.print_topic("", f"watch it: {tensorboard_command(run.root or run.folder)}")
+            self.print_topic("", f"then open {TENSORBOARD_PAGE}")
 
         if run.resumed:
             self.print_resume(run.state, module)
@@ -224,8 +231,6 @@ class Announcer:
 
         The arguments n_steps and seconds count from the start of this command. This command may have resumed the run.
         """
-        from gptmini.training.loggers.console import duration
-
         self.print_topic("done", f"{n_steps} steps in {duration(seconds)}")
         if trainer.global_step < trainer.max_steps:
             _, reason = early_stop(trainer)
@@ -267,12 +272,15 @@ class Announcer:
 
         for text in samples:
             self.print_topic("sample", *text.splitlines())
-        names = ["report"]
+
+        run = as_argument(folder)
+        commands = [command_line("report", run)]
         if keeps_best:
-            names = ["sample", "evaluate", *names]
+            sample = command_line("sample", run, *prompt_option(module.store))
+            commands = [sample, command_line("evaluate", run), *commands]
         else:
             self.print_topic("model", "not saved: callbacks.checkpoints is off")
-        self.print_topic("next", *(command_line(name, as_argument(folder)) for name in names))
+        self.print_topic("next", *commands)
 
 
 def with_prefix(number: float, unit: str) -> str:
@@ -289,6 +297,44 @@ def with_prefix(number: float, unit: str) -> str:
 def rounded(passes: float) -> str:
     """Return a number of passes with two decimals, or with two significant digits if it is below 0.1."""
     return f"{passes:,.2f}" if passes >= 0.1 else f"{passes:.2g}"
+
+
+def prompt_option(store: "TokenStore") -> list[str]:
+    """Return the option --prompt of gptmini sample with the first words of the held-out text.
+
+    The list is empty if the text has no words at its start, or if the tokenizer has a chat template. A chat starts with
+    special tokens, which gptmini sample would read as ordinary text.
+    """
+    from gptmini.data.escapes import escaped
+    from gptmini.data.ids import without_marks
+    from gptmini.tokenizer import END_OF_TEXT
+
+    if store.tokenizer.chat_template is not None:
+        return []
+    ids = without_marks(store.tokens("val")[:PROMPT_TOKENS])
+    text = store.tokenizer.decode(ids.tolist()).replace(END_OF_TEXT, "\n")
+    words = first_words(text)
+    return ["--prompt", escaped(words)] if words else []
+
+
+def first_words(text: str) -> str:
+    """Return the first words of the first line with several words, at most PROMPT_LENGTH characters.
+
+    If no line has several words, return the first word. The result is a part of the text, so a tokenizer of characters
+    can encode it. It does not contain control characters or incomplete characters. It does not start with a hyphen,
+    because it would look like an option.
+    """
+    plain = "".join(
+        c if c.isprintable() and c != "\N{REPLACEMENT CHARACTER}" else "\n" for c in text
+    )
+    lines = [line.lstrip(" -").rstrip() for line in plain.split("\n")]
+    several = [line for line in lines if " " in line]  # not a heading such as "Literals"
+    line = next(filter(None, several + lines), "")
+    if len(line) <= PROMPT_LENGTH:
+        return line
+    # Cut at the last space. A text without spaces, such as Chinese, is cut after any character.
+    whole_words = line[: PROMPT_LENGTH + 1].rpartition(" ")[0].rstrip()
+    return whole_words or line[:PROMPT_LENGTH]
 
 
 def tensorboard_command(root: Path) -> str:

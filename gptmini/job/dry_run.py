@@ -120,8 +120,8 @@ def speed_lines(module: "GPTModule", seconds_a_step: float) -> list[str]:
 
 def time_lines(module: "GPTModule", seconds_a_step: float) -> list[str]:
     """Return lines with the time of the entire run, and the step at which trainer.max_time ends it."""
+    from gptmini.durations import duration
     from gptmini.training.budget.timing import AROUND, seconds_of_validation
-    from gptmini.training.loggers.console import duration
 
     settings = module.settings
     n_steps = settings.max_steps
@@ -131,7 +131,7 @@ def time_lines(module: "GPTModule", seconds_a_step: float) -> list[str]:
         tokens_a_step=tokens_per_step(module),
         n_val_tokens=min(n_val_tokens, settings.val_tokens or n_val_tokens),
     )
-    n_validations = math.ceil(n_steps / settings.val_every_steps)
+    n_validations = math.ceil(n_steps / settings.validation_interval)
     if module.origin is not None:
         n_validations += 1  # a run with trained weights starts with a validation
     work = n_steps * seconds_a_step + n_validations * of_validation

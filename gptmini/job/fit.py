@@ -41,8 +41,10 @@ def fit(
         began: start of the command, in seconds of time.monotonic. The time limit counts from it.
     """
     from gptmini.runs import RunStatus, write_status
-    from gptmini.training import Stopping, build_trainer
+    from gptmini.training import ConsoleLogger, Stopping, build_trainer
+    from gptmini.training.loggers.console import StepProgress
 
+    consoles = [logger for logger in loggers if isinstance(logger, ConsoleLogger)]
     seconds_left = settings.trainer.max_seconds
     if seconds_left is not None:
         seconds_left -= time.monotonic() - began
@@ -51,7 +53,7 @@ def fit(
         settings,
         module,
         run.folder,
-        callbacks=[stopping],
+        callbacks=[stopping, *map(StepProgress, consoles)],
         loggers=loggers,
         state=run.state,
         world=ranks.world,

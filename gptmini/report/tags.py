@@ -9,7 +9,7 @@ LAYOUT = {
     "Is it learning?": {
         "loss, nats per token": ["^train/loss$", "^val/loss$"],
         "bits per byte": ["^val/bits_per_byte$"],
-        "generalisation gap: val loss minus train loss": ["^val/gap$"],
+        "val loss minus train loss": ["^val/gap$"],
     },
     "Is it about to diverge?": {
         "gradient norm before clipping": ["^weights/grad_norm$"],

@@ -3,7 +3,8 @@
 import re
 from pathlib import Path
 
-from gptmini.runs.run_folder import identity_of, relative_to_cwd
+from gptmini.runs.first_checkpoint import no_checkpoint_yet
+from gptmini.runs.run_folder import identity_of, is_run, is_training, relative_to_cwd
 from gptmini.user_error import UserError
 
 # The names of a run's checkpoint files, without .ckpt. The folder 'checkpoints' may also contain renamed checkpoints
@@ -103,7 +104,8 @@ def find_checkpoint(path: str | Path) -> Path:
         path: a .ckpt file, a run folder, root/latest, or a folder of runs, which stands for its latest run with a
             checkpoint.
 
-    Raises UserError if the path does not belong to a run, or if the run has no checkpoint.
+    Raises UserError if the path does not belong to a run, or if the run has no checkpoint. For a run that is training,
+    the message says when the first checkpoint will be saved.
     """
     path = named_run(path, saved=True)
     if path.is_file():
@@ -114,6 +116,11 @@ def find_checkpoint(path: str | Path) -> Path:
         return best
     if checkpoints:
         return checkpoints[0]
+
+    # root/latest contains only links into the folder of a run.
+    folder = (path / "config.yaml").resolve().parent
+    if is_run(folder) and is_training(folder):
+        raise UserError(f"{path} {no_checkpoint_yet(folder)}")
     raise UserError(
         f"{path} has no checkpoint (checkpoints/best.ckpt or last.ckpt); train the run first, or give a .ckpt file"
     )

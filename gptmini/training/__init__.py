@@ -11,7 +11,7 @@ from gptmini.training.lazy_torchmetrics import defer_torchmetrics
 
 if TYPE_CHECKING:
     from gptmini.training.callbacks.checkpoints import RunCheckpoints
-    from gptmini.training.callbacks.overfitting import OverfittingNotice
+    from gptmini.training.callbacks.overfitting import EarlyStopping, OverfittingNotice
     from gptmini.training.callbacks.pictures import Pictures
     from gptmini.training.callbacks.pruning import Pruning
     from gptmini.training.callbacks.samples import Samples
@@ -29,6 +29,7 @@ defer_torchmetrics()  # before any file of this package imports Lightning
 
 _HOMES = {
     "ConsoleLogger": "gptmini.training.loggers.console",
+    "EarlyStopping": "gptmini.training.callbacks.overfitting",
     "EventLogger": "gptmini.training.loggers.tensorboard",
     "GPTModule": "gptmini.training.module",
     "MetricsLogger": "gptmini.training.loggers.logger",
@@ -45,6 +46,7 @@ _HOMES = {
 }
 __all__ = [
     "ConsoleLogger",
+    "EarlyStopping",
     "EventLogger",
     "GPTModule",
     "MetricsLogger",

@@ -266,7 +266,7 @@ class GPTModule(L.LightningModule):
         self.step_reports.send(self.trainer.global_step + 1, metrics)
 
     def on_train_batch_end(self, outputs: object, batch: object, batch_idx: int) -> None:
-        """Request a final validation after the last step, even if max_steps is not a multiple of val_every_steps."""
+        """Request a final validation after the last step, even if the interval of validations does not end there."""
         if self.trainer.global_step >= self.settings.max_steps:
             self.trainer.should_stop = True
 
@@ -299,11 +299,11 @@ class GPTModule(L.LightningModule):
         distributed.after_validation(self.model)
         tally = self._tally
         if self.trainer.world_size > 1:
-            sums = (float(tally.nats), int(tally.n_tokens))
-            own = torch.tensor(sums, dtype=torch.float64)  # (2,)
+            sums = (float(tally.nats), int(tally.n_tokens), float(tally.squares))
+            own = torch.tensor(sums, dtype=torch.float64)  # (3,)
             of_all = self.trainer.strategy.reduce(own.to(self.device), reduce_op="sum")
-            nats, n_tokens = of_all.tolist()
-            tally = Tally(nats, int(n_tokens))
+            nats, n_tokens, squares = of_all.tolist()
+            tally = Tally(nats, int(n_tokens), squares)
 
         tokens_per_byte = tokens_per_byte_of(self.store.excerpts("val", self.settings.val_tokens))
         self.evaluation = tally.evaluation(tokens_per_byte)

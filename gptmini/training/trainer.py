@@ -80,7 +80,7 @@ def build_trainer(
         max_steps=trainer_settings.max_steps,
         max_epochs=-1,
         accumulate_grad_batches=n_micro_steps,
-        val_check_interval=trainer_settings.val_every_steps * n_micro_steps,  # in micro-steps
+        val_check_interval=trainer_settings.validation_interval * n_micro_steps,  # in micro-steps
         check_val_every_n_epoch=None,
         # Lightning's validation before the first step is called the sanity check. -1 means all batches.
         num_sanity_val_steps=-1 if validate_first else 0,

@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 from pydantic.dataclasses import dataclass
 
-from gptmini.settings import STRICT
+from gptmini.settings import STRICT, validation_interval
 from gptmini.user_error import UserError
 from gptmini.world import World
 
@@ -41,8 +41,9 @@ class TrainerSettings:
     batch_size: PositiveInt | Literal["auto"]
     # Maximum norm of the full gradient; None for no limit.
     gradient_clip: PositiveFloat | None
-    # Optimizer steps between validations. The last step is always followed by a validation.
-    val_every_steps: PositiveInt
+    # Optimizer steps between validations. The last step is always followed by a validation. validation_interval
+    # replaces 'auto'.
+    val_every_steps: PositiveInt | Literal["auto"]
     val_tokens: PositiveInt | None  # maximum tokens to validate on; None for the entire split
     device: Literal["auto", "cpu", "cuda", "mps"]
     # Devices per machine. On the CPU, this is the number of processes per machine. placed() replaces 'auto'.
@@ -143,9 +144,14 @@ class TrainerSettings:
         """The number of micro-steps per optimizer step on each device."""
         return micro_steps(self.global_batch_size, self.micro_batch_size, self.n_ranks)
 
+    @property
+    def validation_interval(self) -> int:
+        """The value of val_every_steps as a number."""
+        return validation_interval(self.val_every_steps, self.max_steps)
+
     def validation_due(self, step: int) -> bool:
         """Return whether a validation runs after optimizer step number `step`."""
-        return step % self.val_every_steps == 0 or step == self.max_steps
+        return step % self.validation_interval == 0 or step == self.max_steps
 
 
 def micro_steps(global_batch_size: int, batch_size: int, n_ranks: int) -> int:

@@ -260,10 +260,7 @@ TRIED_ELSEWHERE = {
     "tokenizer.path",
     "callbacks.overfitting",
     "callbacks.overfitting.patience",
-    "callbacks.early_stopping.monitor",
-    "callbacks.early_stopping.mode",
     "callbacks.early_stopping.patience",
-    "callbacks.early_stopping.min_delta",
     "inspect",
     "verify",  # in test_preparing.py, like the keys for other people's data
     "data.sources",

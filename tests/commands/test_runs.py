@@ -65,12 +65,16 @@ def test_a_run_that_is_trained_now_is_running_and_is_not_disturbed(script, two_r
     assert row_of(script("runs"), cut)[1] == "stopped by the time limit"
 
 
-EARLY = ("callbacks=early_stopping", "callbacks.early_stopping.patience=1", "optimizer.lr=1e-9")
+# Lightning's class, which ends the run because the loss has not fallen by a nat.
+STOP = (
+    "+callbacks.stop={_target_: lightning.pytorch.callbacks.EarlyStopping, "
+    "monitor: val/loss, patience: 1, min_delta: 1.0}"
+)
 LONG = ("trainer.max_steps=9", "trainer.val_every_steps=1", "callbacks.scalars.every_steps=5")
 
 
 def test_a_run_that_a_callback_ended_says_so_and_is_complete(script, short):
-    typed = (*short, *LONG, *EARLY, "callbacks.early_stopping.min_delta=1.0", "folder=runs/early")
+    typed = (*short, *LONG, STOP, "optimizer.lr=1e-9", "folder=runs/early")
     assert script("train", *typed).code == 0
     assert row_of(script("runs"), "runs/early")[1:3] == ["ended by EarlyStopping", "2 of 9"]
 
@@ -83,7 +87,16 @@ def test_a_run_that_a_callback_ended_says_so_and_is_complete(script, short):
 
     # More steps, or resume=, train further.
     assert "step 3/20" in script("train", *typed, "trainer.max_steps=20").out
-    assert "step 4/20" in script("train", "resume=runs/early").out
+    assert "step 4/20" in script("train", "resume=runs/early", STOP).out
+
+
+def test_a_run_in_training_says_when_its_first_checkpoint_comes(script, short):
+    with killed(1, "on_train_batch_end"):
+        script("train", *short, "trainer.max_steps=9", "folder=runs/early")
+    with locked(Path("runs/early")):
+        for name in ("sample", "evaluate"):
+            # The run validates after step 2.
+            script(name, "runs/latest").assert_refused("runs/latest", "at step 2 (now at step 1)")
 
 
 def test_a_killed_run_is_at_the_step_of_its_checkpoint(script, short):

@@ -1,11 +1,14 @@
 """Console output of runs and preparations."""
 
 import re
+import shlex
 
 import pytest
 
+from gptmini.commands.sample import parse
 from gptmini.data import Progress
-from gptmini.job.announcer import with_prefix
+from gptmini.data.escapes import escaped, unescaped
+from gptmini.job.announcer import first_words, rounded, with_prefix
 from gptmini.job.progress import progress_line
 
 
@@ -52,12 +55,57 @@ def test_a_run_says_what_it_trains_and_what_came_of_it_line_by_line(script, shor
         *("data", "model", "machine", "run", "step 1/4", "step 2/4", "step 4/4"),
         *("done", "losses", "best", "sample", "next"),
     ]
-    assert "         watch it: tensorboard --logdir runs\n" in result.out
-    assert result.out.endswith(
-        f"next     gptmini sample {run}\n"
-        f"         gptmini evaluate {run}\n"
-        f"         gptmini report {run}\n"
+    watch = "         watch it: tensorboard --logdir runs\n"
+    assert f"{watch}         then open http://localhost:6006/#custom_scalars\n" in result.out
+    sample, evaluate, report = result.out.splitlines()[-3:]
+    assert sample.startswith(f"next     gptmini sample {run} --prompt ")
+    assert evaluate == f"         gptmini evaluate {run}"
+    assert report == f"         gptmini report {run}"
+
+
+def test_the_suggested_prompt_is_the_start_of_the_held_out_text(script, short, tmp_path):
+    held_out = "\n\n- 'Say' \"it\" \\now $HOME `ls` again and again and again\nMore\n"
+    (tmp_path / "val.txt").write_text(held_out)
+    result = script("train", *short, "data.val_path=val.txt")
+    (line,) = re.findall(r"^next     gptmini sample (.*)$", result.out, re.MULTILINE)
+    prompt = (
+        "'Say' \"it\" \\now $HOME `ls` again and"  # 38 characters; the next word would end after 44
     )
+    arguments = shlex.split(line)
+    assert parse(arguments).prompt == [prompt]
+
+    result = script("sample", *arguments, "--max-new-tokens=4")
+    assert result.code == 0, result
+    assert result.out.startswith(prompt)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("The with statement\nis used", "The with statement"),
+        ("  \n\t\n  indented line", "indented line"),
+        ("Literals\n********\n\nLiterals are notations.", "Literals are notations."),
+        ("ACGT\nTTGA\n", "ACGT"),
+        ("--help me", "help me"),
+        ("-\n- -\nx", "x"),
+        ("a" * 50, "a" * 40),
+        ("a" * 40 + " b", "a" * 40),
+        ("ab " * 20, "ab " * 12 + "ab"),  # 38 characters; the next word would end after 41
+        ("\x1b[31mred\x00", "[31mred"),
+        ("\u202eevil", "evil"),
+        ("caf\N{REPLACEMENT CHARACTER}", "caf"),
+        ("\u4e2d" * 64, "\u4e2d" * 40),
+        ("", ""),
+        (" \n-", ""),
+    ],
+)
+def test_first_words_are_short_and_plain(text, expected):
+    assert first_words(text) == expected
+
+
+@pytest.mark.parametrize("text", [r"a\nb", r"C:\new\\u0041", "end\\", "plain"])
+def test_escaping_is_undone_by_unescaping(text):
+    assert unescaped(escaped(text)) == text
 
 
 def test_without_events_tensorboard_is_not_named_but_a_report_is(script, short):
@@ -74,6 +122,31 @@ def test_a_text_that_is_trained_on_too_often_is_warned_of_unless_time_ends_the_r
     assert re.search(said, script("train", *often).out, re.MULTILINE)
     limited = script("train", *often, "trainer.max_time=1e-3")
     assert not re.search(said, limited.out, re.MULTILINE)
+    assert re.search(r"^ +at most [\d.,]+ passes over the text$", limited.out, re.MULTILINE)
+
+
+def test_every_run_says_how_often_it_passes_over_the_text(script, short):
+    result = script("train", *short)
+    n_tokens = int(
+        re.search(r"^ +([\d,]+) training tokens", result.out, re.MULTILINE)[1].replace(",", "")
+    )
+    # Four steps of four sequences of eight tokens.
+    passes = float(re.search(r"^ +(\S+) passes over the text$", result.out, re.MULTILINE)[1])
+    assert passes == pytest.approx(4 * 4 * 8 / n_tokens, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("passes", "expected"),
+    [
+        (12345.678, "12,345.68"),
+        (2.371, "2.37"),
+        (0.1, "0.10"),
+        (0.0312, "0.031"),
+        (0.00048, "0.00048"),
+    ],
+)
+def test_a_small_number_of_passes_is_not_rounded_to_zero(passes, expected):
+    assert rounded(passes) == expected
 
 
 def test_a_tokenizer_that_learned_fewer_ids_than_asked_for_says_so(script, short):

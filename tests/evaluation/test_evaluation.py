@@ -74,6 +74,18 @@ def test_figures_by_hand():
     assert Tally(4000.0, 4).evaluation(tokens_per_byte=0.5).perplexity == math.inf
 
 
+def test_the_standard_error_of_a_loss_by_hand():
+    tally = Tally()
+    tally.add(torch.tensor([[1.0, 2.0], [0.0, 6.0]]), 3)  # the third token is not scored
+    result = tally.evaluation(tokens_per_byte=1.0)
+    # The sample variance of 1, 2 and 6 is (4 + 1 + 9) / 2 = 7.
+    assert result.standard_error == pytest.approx(math.sqrt(7 / 3))
+
+    tally = Tally()
+    tally.add(torch.tensor([2.0]), 1)
+    assert tally.evaluation(tokens_per_byte=1.0).standard_error == math.inf
+
+
 @pytest.mark.parametrize("batches", [[], [(torch.zeros(2, 3).long(), torch.full((2, 3), -100))]])
 def test_batches_without_a_token_that_counts_are_refused(batches):
     with pytest.raises(UserError, match="at least one token, got none"):

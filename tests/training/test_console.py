@@ -5,13 +5,15 @@ import math
 import re
 import time
 
+import lightning as L
 import pytest
 from rich.console import Console
 
+from gptmini.training import Scalars
 from gptmini.training.loggers.console import (
     BrokenPipeConsole,
     ConsoleLogger,
-    duration,
+    StepProgress,
     sparkline,
 )
 
@@ -115,8 +117,8 @@ def test_the_final_table_has_first_last_and_best(monkeypatch):
     _, _, logger = watch(monkeypatch, terminal=False, max_steps=500, losses=losses)
     heading, *rows = logger.final_table()
 
-    columns = ["step", "tokens", "train loss", "val loss", "bits/byte", "gap"]
-    assert heading.split("  ")[-1] == "gap"
+    columns = ["step", "tokens", "train loss", "val loss", "bits/byte", "val-train"]
+    assert heading.split("  ")[-1] == "val-train"
     assert [word for word in re.split("  +", heading.strip()) if word] == columns
 
     steps = [int(row.split()[0]) for row in rows]
@@ -207,5 +209,24 @@ def test_a_sparkline_goes_from_the_lowest_to_the_highest(values, expected):
     assert sparkline(values) == expected
 
 
-def test_durations_read_as_people_say_them():
-    assert [duration(s) for s in (4.4, 185, 3720)] == ["4 s", "3 min 05 s", "1 h 02 min"]
+class Recorder(L.Callback):
+    """Stores how far the progress bar of a console is after each micro-step."""
+
+    def __init__(self, logger):
+        self.logger = logger
+        self.shown = []
+
+    def on_train_batch_end(self, trainer, *hook):
+        bar = self.logger._bar
+        self.shown.append(None if bar is None else bar.tasks[0].completed)
+
+
+def test_the_bar_advances_in_every_step(train):
+    console = Console(file=io.StringIO(), force_terminal=True, width=80)
+    logger = ConsoleLogger(console, Console(file=io.StringIO()), 6)
+    recorder = Recorder(logger)
+    # Scalars are logged after the steps 1, 4 and 6, and after the validations of the steps 3 and 6.
+    callbacks = [Scalars(every_steps=4), StepProgress(logger), recorder]
+    train(callbacks=callbacks, loggers=[logger], max_steps=6, val_every_steps=3, batch_size=4)
+    # A step has two micro-steps.
+    assert recorder.shown == [None, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6]

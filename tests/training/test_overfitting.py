@@ -1,10 +1,14 @@
-"""The warning that the validation loss no longer falls: when it is printed, and only once, also in a resumed run."""
+"""Overfitting: which validations show it, the warning, the early end, and both in a resumed run."""
 
 from types import SimpleNamespace
 
 import pytest
+import torch
 
-from gptmini.training import OverfittingNotice
+from gptmini.training import EarlyStopping, OverfittingNotice
+
+TRAIN = 1.0  # training loss of every step, unless a curve has its own
+ERROR = 0.05  # standard error of every validation loss
 
 
 class Saying:
@@ -17,39 +21,109 @@ class Saying:
         self.lines.append(line)
 
 
-def validate(notice, losses, first_step=0):
-    """Pass losses to the callback, ten steps apart; return the printed lines."""
+def validate(callback, losses, first_step=0, train=TRAIN):
+    """Pass validation losses to the callback, ten steps apart.
+
+    The argument train is the training loss, or a list with the training loss before each validation. Return the printed
+    lines and the step at which the callback has ended the run, or None.
+    """
     logger = Saying()
-    for i, loss in enumerate(losses):
-        trainer = SimpleNamespace(loggers=[logger], global_step=first_step + 10 * i)
-        module = SimpleNamespace(latest_evaluation=SimpleNamespace(loss=loss))
-        notice.on_validation_end(trainer, module)
-    return logger.lines
+    trains = train if isinstance(train, list) else [train] * len(losses)
+    for i, (loss, train_loss) in enumerate(zip(losses, trains, strict=True)):
+        step = first_step + 10 * i
+        trainer = SimpleNamespace(
+            loggers=[logger], global_step=step, should_stop=False, accumulate_grad_batches=2
+        )
+        evaluation = SimpleNamespace(loss=loss, standard_error=ERROR)
+        module = SimpleNamespace(latest_evaluation=evaluation)
+
+        # Two steps of two micro-steps each, 0.5 above and below the mean. Then a skipped step, which must not count.
+        for step_loss, not_finite in ((train_loss + 0.5, 0.0), (train_loss - 0.5, 0.0), (1e9, 1.0)):
+            module.step_loss = torch.tensor(step_loss)
+            module.not_finite = torch.tensor(not_finite)
+            for micro_step in range(2):
+                callback.on_train_batch_end(trainer, module, None, None, micro_step)
+        callback.on_validation_end(trainer, module)
+        if trainer.should_stop:
+            return logger.lines, step
+    return logger.lines, None
 
 
-@pytest.mark.parametrize(
-    ("losses", "n_lines"),
-    [
-        ([3.0, 2.0, 2.1, 2.2], 0),
-        ([3.0, 2.0, 2.1, 2.2, 2.3], 1),
-        ([3.0, 2.0, 2.1, 2.2, 1.9, 2.3, 2.4], 0),
-        ([2.0] * 4, 1),
-        ([3.0, 2.0, *[2.5] * 20], 1),
-        ([2.0, *[float("nan")] * 3], 0),
-    ],
-)
-def test_it_speaks_once_after_three_validations_above_the_lowest(losses, n_lines):
-    lines = validate(OverfittingNotice(patience=3), losses)
-    assert len(lines) == n_lines
-    assert all("below 2.0000 (step " in line for line in lines)
+# Validation losses, training losses, and the number of the validation, from 0, that is the third in a row that shows
+# overfitting.
+CURVES = [
+    ([3.0, 2.0, 2.1, 2.2], TRAIN, None),
+    ([3.0, 2.0, 2.1, 2.2, 2.3], TRAIN, 4),
+    ([3.0, 2.0, 2.1, 2.2, 1.9, 2.3, 2.4], TRAIN, None),
+    ([3.0, 2.0, *[2.5] * 20], TRAIN, 4),
+    # The loss no longer falls, or it rises by less than the standard error of 0.05.
+    ([2.0] * 9, TRAIN, None),
+    ([2.0, 2.04, 2.03, 2.04, 2.02, 2.04], TRAIN, None),
+    # A validation within the noise interrupts the row.
+    ([2.0, 2.1, 2.1, 2.04, 2.1, 2.1, 2.1], TRAIN, 6),
+    # The validation loss is below the training loss. It is still falling after a low value.
+    ([3.0, 2.0, 2.6, 2.5, 2.4, 2.3], [3.5, 3.2, 3.0, 2.9, 2.8, 2.7], None),
+    # It rises but stays below the training loss, as with dropout. Then the training loss falls below it.
+    ([2.0, 2.1, 2.2, 2.3, 2.4, 2.5, 2.6], [2.5, 2.5, 2.5, 2.4, 2.3, 2.2, 2.1], 6),
+    ([2.0, *[float("nan")] * 3], TRAIN, None),
+]
+
+
+@pytest.mark.parametrize(("losses", "train", "third"), CURVES)
+def test_overfitting_is_a_rise_beyond_noise_above_the_training_loss(losses, train, third):
+    lines, _ = validate(OverfittingNotice(patience=3), losses, train=train)
+    assert len(lines) == (third is not None)
+    assert all("above 2.0000 (step " in line for line in lines)
+
+
+@pytest.mark.parametrize(("losses", "train", "third"), CURVES[:-1])
+def test_early_stopping_ends_a_run_that_overfits(losses, train, third):
+    callback = EarlyStopping(patience=3)
+    lines, step = validate(callback, losses, train=train)
+    assert (lines, step) == ([], None if third is None else 10 * third)
+    assert ("above 2.0000 (step " in callback.stopping_reason_message) == (third is not None)
+
+
+def test_early_stopping_ends_a_run_whose_loss_is_not_finite():
+    callback = EarlyStopping(patience=3)
+    assert validate(callback, [2.0, float("nan"), 1.9]) == ([], 10)
+    assert "val loss is nan" in callback.stopping_reason_message
+
+
+def test_a_validation_before_the_first_step_counts_as_the_lowest_loss_only():
+    """A run from trained weights validates before its first step, so the training loss is not known yet."""
+    callback = EarlyStopping(patience=1)
+    trainer = SimpleNamespace(loggers=[], global_step=0, should_stop=False)
+    evaluation = SimpleNamespace(loss=2.0, standard_error=ERROR)
+    callback.on_validation_end(trainer, SimpleNamespace(latest_evaluation=evaluation))
+    assert not trainer.should_stop
+    assert validate(callback, [2.1], first_step=10) == ([], 10)
 
 
 @pytest.mark.parametrize("n_before", range(7))
-def test_a_resumed_notice_speaks_as_one_that_went_on(n_before):
+@pytest.mark.parametrize("kind", [OverfittingNotice, EarlyStopping])
+def test_a_resumed_callback_acts_as_one_that_went_on(kind, n_before):
     losses = [3.0, 2.0, 2.1, 2.2, 2.3, 2.4, 2.5]
-    first = OverfittingNotice(patience=3)
-    lines = validate(first, losses[:n_before])
-    second = OverfittingNotice(patience=3)
+    first = kind(patience=3)
+    lines, ended = validate(first, losses[:n_before])
+    second = kind(patience=3)
     second.load_state_dict(first.state_dict())
-    lines += validate(second, losses[n_before:], first_step=10 * n_before)
-    assert lines == validate(OverfittingNotice(patience=3), losses)
+    if ended is None:
+        more, ended = validate(second, losses[n_before:], first_step=10 * n_before)
+        lines += more
+    assert (lines, ended) == validate(kind(patience=3), losses)
+
+
+def test_the_training_losses_before_a_resume_count():
+    first = OverfittingNotice(patience=3)
+    module = SimpleNamespace(step_loss=torch.tensor(4.0), not_finite=torch.tensor(0.0))
+    trainer = SimpleNamespace(accumulate_grad_batches=1)
+    first.on_train_batch_end(trainer, module, None, None, 0)
+    state = first.state_dict()
+    assert (state["train_losses"], state["n_steps"]) == (4.0, 1)
+
+    second = OverfittingNotice(patience=3)
+    second.load_state_dict(state)
+    module.step_loss = torch.tensor(2.0)
+    second.on_train_batch_end(trainer, module, None, None, 0)
+    assert second.state_dict()["train_losses"] / second.state_dict()["n_steps"] == 3.0

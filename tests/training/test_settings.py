@@ -34,6 +34,28 @@ def test_a_callback_checks_every_setting_of_the_configuration(name):
         assert {found.split(".")[0] for found in refused} == {key}
 
 
+@pytest.mark.parametrize(
+    ("max_steps", "expected"),
+    [
+        (700, [200, 400, 600, 700]),  # the default run
+        (1000, [200, 400, 600, 800, 1000]),
+        (601, [200, 400, 600, 601]),
+        (300, [75, 150, 225, 300]),
+        (100, [25, 50, 75, 100]),
+        (10, [2, 4, 6, 8, 10]),
+        (2, [1, 2]),
+    ],
+)
+def test_a_run_validates_four_times_by_default(max_steps, expected):
+    settings = TrainerSettings(**SETTINGS | {"max_steps": max_steps, "val_every_steps": "auto"})
+    due = [step for step in range(1, max_steps + 1) if settings.validation_due(step)]
+    assert due == expected
+
+    settings = TrainerSettings(**SETTINGS | {"max_steps": max_steps, "val_every_steps": 1000})
+    assert settings.validation_due(max_steps)
+    assert not any(map(settings.validation_due, range(1, min(max_steps, 1000))))
+
+
 def test_only_a_callback_whose_state_a_checkpoint_can_hold_is_taken():
     class Keeping(L.Callback):
         def state_dict(self):

@@ -7,12 +7,14 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
+import lightning as L
 from lightning.pytorch.loggers.logger import Logger
 from lightning.pytorch.utilities import rank_zero_only
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 from rich.text import Text
 
+from gptmini.durations import duration
 from gptmini.report.tables import aligned, printable
 from gptmini.runs.metrics import STEP, Line, is_number, tags_of
 
@@ -33,7 +35,7 @@ COLUMNS = {
     "train loss": ("train/loss", "{:.4f}"),
     "val loss": ("val/loss", "{:.4f}"),
     "bits/byte": ("val/bits_per_byte", "{:.4f}"),
-    "gap": ("val/gap", "{:+.4f}"),
+    "val-train": ("val/gap", "{:+.4f}"),
 }
 
 
@@ -122,16 +124,24 @@ class ConsoleLogger(Logger):
         self._store(metrics, step)
 
         validated = "val/loss" in metrics
-        # On a terminal, every call updates the progress bar. Elsewhere, each printed line stays visible, so print fewer
+        # On a terminal, every step updates the progress bar. Elsewhere, each printed line stays visible, so print fewer
         # lines.
-        if self.console.is_terminal:
-            self._draw_bar(step, now)
+        self.show_step(step)
         is_progress = now - self._last_printed >= PLAIN_SECONDS and not self._validation_due(step)
         if validated or is_progress:
             self._last_printed = now
             line = Text(f"step {step}/{self.max_steps}  ")
             line.append_text(self._progress_text(step, now, validated=validated))
             self.print_line(line, on_console=validated or not self.console.is_terminal)
+
+    @rank_zero_only
+    def show_step(self, step: int) -> None:
+        """Update the progress bar after an optimizer step, if there is a terminal and metrics have been logged before.
+
+        Rich draws the bar at most ten times per second. Other updates only store the new values.
+        """
+        if self._start is not None and self.console.is_terminal:
+            self._draw_bar(step, time.monotonic())
 
     def _store(self, metrics: Mapping[str, float], step: int) -> None:
         """Store the latest value of each scalar, and a copy of all values at a validation."""
@@ -271,6 +281,24 @@ class WrappingConsole(ConsoleLogger):
             super().print_line(part, on_console=on_console)
 
 
+class StepProgress(L.Callback):
+    """A callback that updates the progress bar of a console after each optimizer step."""
+
+    def __init__(self, console: ConsoleLogger) -> None:
+        self._console = console
+
+    def on_train_batch_end(
+        self,
+        trainer: L.Trainer,
+        pl_module: L.LightningModule,
+        outputs: object,
+        batch: object,
+        batch_idx: int,
+    ) -> None:
+        """Show the step. After a micro-step, nothing changes."""
+        self._console.show_step(trainer.global_step)
+
+
 def sparkline(values: Sequence[float]) -> str:
     """Return one block character for each value. Return "?" for a value that is not finite.
 
@@ -291,14 +319,3 @@ def sparkline(values: Sequence[float]) -> str:
 def _ordered(loss: float) -> float:
     """Return a loss that can be compared with other losses. A loss that is not finite becomes infinity."""
     return loss if math.isfinite(loss) else math.inf
-
-
-def duration(seconds: float) -> str:
-    """Format a number of seconds with its two largest units, for example 1 h 02 min, 3 min 05 s or 12 s."""
-    minutes, seconds = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    if hours:
-        return f"{hours} h {minutes:02d} min"
-    if minutes:
-        return f"{minutes} min {seconds:02d} s"
-    return f"{seconds} s"
