@@ -17,7 +17,7 @@ from gptmini.version import __version__
 COMMANDS = {
     "train": "train a GPT on text, or resume a run",
     "sweep": "train one run for each combination of values, and find the best run",
-    "runs": "list all runs in a table",
+    "runs": "list all runs in a table, label a run, or delete runs",
     "prepare": "tokenise text without training",
     "tokens": "show how a text is split into tokens",
     "sample": "continue prompts with a trained model",

@@ -133,7 +133,7 @@ def main(arguments: list[str] | None = None) -> None:
 
     from rich.console import Console
 
-    from gptmini.evaluation.measured import measure, report_of, scores_documents_alone
+    from gptmini.evaluation.measured import choose_convention, measure, report_of
     from gptmini.hardware import choose_device
 
     restore_gc_and_sigint()
@@ -142,8 +142,8 @@ def main(arguments: list[str] | None = None) -> None:
     text = open_text(options, models[0])
     for note in text.notes:
         print(f"warning: {note}", file=sys.stderr)
-    alone = scores_documents_alone(
-        models, per_document=options.per_document, has_stride=options.stride is not None
+    convention = choose_convention(
+        models, text, per_document=options.per_document, has_stride=options.stride is not None
     )
 
     measured = []
@@ -153,7 +153,7 @@ def main(arguments: list[str] | None = None) -> None:
             result = measure(
                 trained,
                 text,
-                alone=alone,
+                convention=convention,
                 stride=options.stride,
                 batch_size=options.batch_size,
                 on_batch=lambda n, n_all: status.update(f"evaluating: {n:,} of {n_all:,} tokens"),

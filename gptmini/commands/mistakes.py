@@ -28,6 +28,7 @@ REWORDED = (
     (r"argument (\S+): invalid choice: (.*) \(choose from (.*)\)", r"\1 must be one of \3, got \2"),
     (r"argument (\S+): invalid int value: (.*)", r"\1 must be an integer, got \2"),
     (r"argument (\S+): invalid float value: (.*)", r"\1 must be a number, got \2"),
+    (r"argument (\S+): expected (\d+) arguments", r"\1 requires \2 values"),
     (r"argument (\S+): expected .*", r"\1 requires a value"),
     (r"argument (\S+): ignored explicit argument (.*)", r"\1 takes no value, got \2"),
     (r"argument (\S+): not allowed with argument (\S+)", r"give either \2 or \1, not both"),

@@ -108,7 +108,12 @@ def runs_of(path: Path) -> "list[ReportedRun]":
     mistakes = []
     for folder in find_runs(path):
         try:
-            runs.append(ReportedRun(folder))
+            run = ReportedRun(folder)
+            if not run.curves:
+                raise UserError(
+                    f"{folder} has no curves; {folder / 'train.log'} may give the reason"
+                )
+            runs.append(run)
         except UserError as error:
             mistakes.append(error)
 

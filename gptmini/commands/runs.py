@@ -1,50 +1,105 @@
-"""List all runs in a table: gptmini runs [FOLDER]."""
+"""List all runs in a table, delete runs, or label a run: gptmini runs [FOLDER] [options]."""
 
 import argparse
+import json
 import math
+import shutil
+import sys
+from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from gptmini.commands.arguments import print_resolved_run
 from gptmini.commands.mistakes import Parser, one_line_errors, path_argument, print_error
+from gptmini.process import restore_gc_and_sigint
 from gptmini.user_error import UserError
 
 if TYPE_CHECKING:
     from gptmini.report.overview import Overview
 
-HEADING = ["run", "state", "step", "best loss", "bits/byte", "changed"]
+RUNS = Path("runs")
+# On a terminal, the cells of these columns are cut first.
+CUT = ("tag", "changed")
+# On a terminal, the table leaves out details unless this number of characters is left for the last column.
+LEAST = 24
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
     """Read the command line."""
     parser = Parser(
         prog="gptmini runs",
-        description="List the runs in a folder with their state, steps, best loss and overrides.",
+        description="List the runs in a folder with their state, steps, best loss, tags and overrides. Delete runs, or "
+        "label a run.",
     )
 
-    parser.add_argument(
+    # What to do: list the runs of a folder, delete runs, or label a run.
+    action = parser.add_mutually_exclusive_group()
+    action.add_argument(
         "folder",
         nargs="?",
         type=path_argument,
-        default=Path("runs"),
+        default=RUNS,
         help="folder that contains all runs (default: 'runs'), or runs/NAME for the runs with this name",
     )
+    action.add_argument(
+        "--delete",
+        nargs="+",
+        type=path_argument,
+        metavar="RUN",
+        help="delete these runs with their checkpoints; gptmini asks first",
+    )
+    action.add_argument(
+        "--tag",
+        nargs=2,
+        metavar=("RUN", "TEXT"),
+        help="label a run with a text, which the table shows; an empty text removes the label",
+    )
+
+    # The table.
     parser.add_argument(
         "--sort",
         choices=("begun", "loss"),
-        default="begun",
         help="'begun' sorts the runs by start time, and the latest run is last; 'loss' sorts them by bits per byte, "
         "and the best run is first; bits per byte can be compared even if runs have different tokens (default: begun)",
     )
-    return parser.parse_args(arguments)
+    shape = parser.add_mutually_exclusive_group()
+    shape.add_argument(
+        "--wide",
+        action="store_true",
+        help="print the entire table on a terminal, also if it is wider than the terminal",
+    )
+    shape.add_argument(
+        "--json",
+        action="store_true",
+        help="print a JSON list with an object per run instead of a table",
+    )
+
+    parser.add_argument("--yes", action="store_true", help="with --delete: do not ask")
+
+    options = parser.parse_args(arguments)
+    is_list = options.delete is None and options.tag is None
+    if not is_list and (options.sort or options.wide or options.json):
+        parser.error("--sort, --wide and --json apply only to the table of runs")
+    if options.yes and options.delete is None:
+        parser.error("--yes applies only to --delete")
+    return options
 
 
 @one_line_errors()
 def main(arguments: list[str] | None = None) -> None:
-    """Print one row per run."""
+    """Print one row per run, delete runs, or label a run."""
     options = parse(arguments)
+    if options.delete is not None:
+        delete(options.delete, is_sure=options.yes)
+    elif options.tag is not None:
+        tag(*options.tag)
+    else:
+        show(options)
 
+
+def show(options: argparse.Namespace) -> None:
+    """Print one row per run, or a JSON list."""
     from gptmini.report.overview import overview_of
-    from gptmini.report.tables import aligned, printable
     from gptmini.runs import every_run
 
     folders = every_run(options.folder)
@@ -59,9 +114,15 @@ def main(arguments: list[str] | None = None) -> None:
     if options.sort == "loss":
         runs.sort(key=bits_of)
 
-    for line in aligned([HEADING, *map(cells, runs)]):
-        # If the run comes from somebody else, its overrides may contain escape sequences of a terminal.
-        print(printable(line))
+    if options.json:
+        print(json.dumps([plain_of(run) for run in runs], indent=2))
+        return
+    if sys.stdout is not None and sys.stdout.isatty() and not options.wide:
+        print_fitted(runs, shutil.get_terminal_size().columns)
+    else:
+        from gptmini.report.tables import aligned
+
+        print("\n".join(aligned(table_of(runs))))
     for run in runs:
         if run.reason is not None:
             print_error(run.reason)
@@ -76,16 +137,174 @@ def bits_of(run: "Overview") -> float:
     return math.inf if run.bits_per_byte is None else run.bits_per_byte
 
 
-def cells(run: "Overview") -> list[str]:
-    """Return the cells in the row of a run."""
+def plain_of(run: "Overview") -> dict[str, Any]:
+    """Return the summary of a run as plain values for JSON."""
+    bits = run.bits_per_byte
+    return {
+        "run": str(run.folder),
+        "state": run.state,
+        "by": run.by,
+        "step": run.step,
+        "max_steps": run.max_steps,
+        "loss": run.loss,
+        "bits_per_byte": bits if bits is not None and math.isfinite(bits) else None,
+        "tag": run.tag,
+        "changed": run.changed,
+        "reason": run.reason,
+    }
+
+
+def table_of(runs: "list[Overview]", *, is_short: bool = False) -> list[list[str]]:
+    """Return the headings and the cells of each run. There is a column for tags if a run has a tag.
+
+    A short table leaves out the causes that ended the runs, and the best losses, because it has bits per byte.
+    """
+    from gptmini.report.tables import printable
+
+    rows = [cells(run) for run in runs]
+    left_out = set()
+    if is_short:
+        left_out.add("best loss")
+        for row, run in zip(rows, runs, strict=True):
+            row["state"] = run.state
+    if not any(run.tag for run in runs):
+        left_out.add("tag")
+
+    headings = [heading for heading in rows[0] if heading not in left_out]
+    # If the run comes from somebody else, its overrides may contain escape sequences of a terminal.
+    return [headings, *([printable(row[heading]) for heading in headings] for row in rows)]
+
+
+def cells(run: "Overview") -> dict[str, str]:
+    """Return the cells in the row of a run, by heading."""
     steps = ""
     if run.step is not None:
         steps = str(run.step) if run.max_steps is None else f"{run.step} of {run.max_steps}"
-    return [
-        str(run.folder),
-        run.state if run.by is None else f"{run.state} by {run.by}",
-        steps,
-        "" if run.loss is None else f"{run.loss:.4f}",
-        "" if run.bits_per_byte is None else f"{run.bits_per_byte:.4f}",
-        " ".join(run.changed),
-    ]
+    return {
+        "run": str(run.folder),
+        "state": run.state if run.by is None else f"{run.state} by {run.by}",
+        "step": steps,
+        "best loss": "" if run.loss is None else f"{run.loss:.4f}",
+        "bits/byte": "" if run.bits_per_byte is None else f"{run.bits_per_byte:.4f}",
+        "tag": run.tag,
+        "changed": " ".join(run.changed),
+    }
+
+
+def print_fitted(runs: "list[Overview]", width: int) -> None:
+    """Print the table in lines of at most `width` characters. Leave out details and cut cells if this is necessary."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    from gptmini.report.tables import aligned
+
+    rows = table_of(runs)
+    lines = aligned(rows)
+    if max(map(len, lines)) <= width:
+        print("\n".join(lines))
+        return
+
+    others = aligned([row[:-1] for row in rows])  # the table without the overrides
+    if width - max(map(len, others)) < LEAST:
+        rows = table_of(runs, is_short=True)
+
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="")
+    for heading in rows[0]:
+        table.add_column(heading, no_wrap=heading not in CUT)
+    for row in rows[1:]:
+        table.add_row(*(Text(cell, no_wrap=True, overflow="ellipsis") for cell in row))
+    Console(width=width, highlight=False).print(table)
+    print("--wide shows all columns", file=sys.stderr)
+
+
+def tag(run: str, text: str) -> None:
+    """Label a run with a text, or remove its label if the text is empty."""
+    from gptmini.runs import find_run, read_tag, write_tag
+
+    folder = find_run(run)
+    write_tag(folder, text)
+    print_resolved_run(Path(run).expanduser(), folder)
+    label = read_tag(folder)
+    print(f"{folder}  {label}" if label else f"{folder} has no tag")
+
+
+def delete(paths: list[Path], *, is_sure: bool) -> None:
+    """Delete runs. Ask first, unless is_sure.
+
+    Raises UserError, and deletes nothing, if a path is not a run, or if a process trains one of the runs.
+    """
+    from gptmini.report.overview import overview_of
+    from gptmini.report.tables import aligned, printable
+    from gptmini.runs import (
+        delete_runs,
+        every_run,
+        locked,
+        relative_to_cwd,
+        runs_started_from,
+    )
+
+    restore_gc_and_sigint()  # Ctrl-C releases the locks
+    folders = list(dict.fromkeys(run_to_delete(path) for path in paths))
+    is_terminal = sys.stdin is not None and sys.stdin.isatty()
+    if not is_sure and not is_terminal:
+        raise UserError("--delete asks on a terminal; without a terminal, add --yes")
+
+    rows = []
+    for folder in folders:
+        row = cells(overview_of(folder))
+        rows.append([row["run"], row["state"], row["step"], size_of(folder), row["tag"]])
+
+    with ExitStack() as stack:
+        for folder in folders:
+            stack.enter_context(locked(folder))
+
+        for line in aligned(rows):
+            print(printable(line))
+        others = [run for run in every_run(RUNS) if relative_to_cwd(run) not in folders]
+        for folder in folders:
+            for run in runs_started_from(folder, others):
+                print(f"note: {run} started from the weights of {folder}")
+            if (folder.parent / "journal.log").is_file():  # the journal of gptmini sweep
+                print(f"note: the sweep {folder.parent} still lists {folder} afterwards")
+
+        what = "this run" if len(folders) == 1 else f"these {len(folders)} runs"
+        if not is_sure and not confirmed(f"delete {what}? [y/N] "):
+            print("nothing was deleted")
+            return
+        latest = delete_runs(folders, str(RUNS))
+        print(f"deleted {what}")
+        for run in latest:
+            print(f"latest is now {run}")
+
+
+def run_to_delete(path: Path) -> Path:
+    """Return the folder of the run that a path stands for. A folder of runs stands for its only run.
+
+    Raises UserError if the path is anything else, such as a folder of several runs or a checkpoint.
+    """
+    from gptmini.runs import find_runs, is_run
+
+    folder, *others = find_runs(path)
+    if others:
+        raise UserError(
+            f"{path} contains {len(others) + 1} runs; give the runs to delete, such as {folder}"
+        )
+    if path.is_file() or not is_run(folder):
+        raise UserError(f"{path} must be the folder of a run to delete it")
+    return folder
+
+
+def size_of(folder: Path) -> str:
+    """Return the size of all files in a folder, in megabytes."""
+    n_bytes = sum(path.lstat().st_size for path in folder.rglob("*"))
+    return f"{n_bytes / 1e6:.1f} MB"
+
+
+def confirmed(question: str) -> bool:
+    """Ask the user a question on the terminal. Return whether the answer is yes."""
+    try:
+        return input(question).strip().lower() in ("y", "yes")
+    except EOFError:
+        print()
+        return False

@@ -104,6 +104,9 @@ def _sentence(error: BaseException, key: str = "") -> str | None:
         place = error.filename or ("the disk" if error.errno == errno.ENOSPC else "input or output")
         return f"{os.fsdecode(place)}: {error.strerror or error}"
 
+    if library == "wandb" and "API key" in text:
+        return f"{text.rstrip('.')}; to log without an account, set logger.wandb.offline=true"
+
     # Lightning and Weights & Biases have clear messages for a wrong setting, a missing setting or a missing login.
     is_clear = name in ("MisconfigurationException", "UsageError")
     is_clear |= text.startswith(("Early stopping conditioned on metric", "You set `--ntasks="))

@@ -22,7 +22,7 @@ HeldOut = Annotated[float, Field(gt=0, lt=1)]
 class Corpus(ABC):
     """A source of text for gptmini.data.prepare. A subclass must define name, identity and documents."""
 
-    name: str  # prefix of the prepared folder's name
+    name: str  # part of the fingerprint
     # Fraction of the documents to hold out. Documents that already have a split are not counted. None if each document
     # has a split.
     val_fraction: float | None = None
@@ -33,6 +33,11 @@ class Corpus(ABC):
     loss_on: str = "all"
     # "fail", or "skip" to skip chats that the template of the tokenizer rejects.
     on_error: str = "fail"
+
+    @property
+    def folder_name(self) -> str:
+        """The start of the prepared folder's name. It is not part of the fingerprint."""
+        return self.name
 
     @abstractmethod
     def identity(self, digest_of: DigestOf) -> dict:

@@ -77,7 +77,7 @@ class Mixture(Corpus):
                 positive integer. It is the number of sequences that a block takes from the source. The sum of the
                 weights is the number of sequences in a block.
             val_fraction: fraction of each text to hold out, unless the source has its own val_fraction.
-            name: prefix of the prepared folder's name.
+            name: name of the mixture. It starts the name of the prepared folder.
 
         Raises pydantic.ValidationError for an invalid value. Raises UserError if a path has no text or tokens.
         """

@@ -7,9 +7,11 @@ import atexit
 import codecs
 import glob
 import os
+import re
 import shutil
 import sys
 import tempfile
+import unicodedata
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -20,7 +22,7 @@ from typing import Annotated, Any
 
 from pydantic import ValidationError, ValidatorFunctionWrapHandler, WrapValidator
 
-from gptmini.data.opening import ending_of, format_of
+from gptmini.data.opening import PACKED, ending_of, format_of
 from gptmini.data.outputs import is_own_file, is_own_folder
 from gptmini.files import naming
 from gptmini.user_error import UserError
@@ -28,6 +30,9 @@ from gptmini.user_error import UserError
 STANDARD_INPUT = "-"  # the path of standard input, as in other programs
 SNIFFED = 2**13  # bytes at the start of a file that decide whether the file is text
 SHOWN = 3  # number of file names that one note shows
+LONGEST_SHORT_NAME = (
+    30  # characters; a prepared folder's name then fits into half a line of a terminal
+)
 # The remedy for each unsupported file extension. A model would learn the syntax of JSON from .json files.
 # The other files do not contain plain text.
 UNPACK = "decompress the file first"
@@ -133,6 +138,40 @@ def names_of(files: Sequence[object], most: int = SHOWN) -> str:
     names = ", ".join(str(file) for file in files[:most])
     more = len(files) - most
     return f"{names}, and {more:,} more" if more > 0 else names
+
+
+def short_name(paths: Paths) -> str:
+    """Return a name for the text of a path, of lower-case ASCII letters, digits and dashes. The name may be empty.
+
+    The name of books/*.txt is "books", and the name of a.txt and two more paths is "a-and-2-more".
+    """
+    first, *others = [str(path) for path in (paths if isinstance(paths, list) else [paths])]
+    more = f"-and-{len(others)}-more" if others else ""
+    name = _name_of_path(first)[: LONGEST_SHORT_NAME - len(more)].strip("-")
+    return f"{name}{more}" if name else ""
+
+
+def _name_of_path(path: str) -> str:
+    """Return the name of a file without its extensions, of a folder, or of the start of a glob."""
+    if path == STANDARD_INPUT:
+        return "stdin"
+    given = Path(path).expanduser()
+    is_glob = glob.has_magic(path) and not given.exists()
+    if given.name in ("", ".."):  # such as . or ..
+        given = given.resolve()
+    if not given.is_dir():
+        given = given.with_suffix("") if given.suffix.lower() in PACKED else given
+        given = given.with_suffix("")
+
+    # For a glob, use the text before the first star, or the name of the folder if there is no such text.
+    parts = reversed(given.parts) if is_glob else [given.name]
+    for part in parts:
+        start = re.split(r"[*?[]", part, maxsplit=1)[0] if is_glob else part
+        plain = unicodedata.normalize("NFKD", start).encode("ascii", "ignore").decode().lower()
+        name = re.sub(r"[^a-z0-9]+", "-", plain).strip("-")
+        if name:
+            return name
+    return ""
 
 
 def _identity_of(file: Path) -> tuple[int, int]:

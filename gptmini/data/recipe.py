@@ -51,8 +51,23 @@ def plan_recipe(corpus: Corpus, build_tokenizer: BuildTokenizer, root: str | Pat
     }
     digests.save()
     contents["fingerprint"] = digest_of_json(contents)
-    folder = root / f"{corpus.name}-{kind}-{contents['fingerprint'][:12]}"
+    folder = _folder_of(root, corpus.folder_name, f"{kind}-{contents['fingerprint'][:12]}")
     return Recipe(contents, folder, digests)
+
+
+def _folder_of(root: Path, name: str, ending: str) -> Path:
+    """Return the prepared folder in root whose name ends with the tokenizer and the fingerprint.
+
+    The folder may begin with another name than `name`, because the text was renamed, or because an earlier version of
+    gptmini prepared it. If no such folder exists, return the folder of an interrupted preparation, or a new folder.
+    """
+    folder = root / f"{name}-{ending}"
+    if folder.exists():
+        return folder
+    complete = sorted(root.glob(f"[!.]*-{ending}"))
+    interrupted = sorted(root.glob(f".*-{ending}.parts"))
+    named_before = [path.name.removeprefix(".").removesuffix(".parts") for path in interrupted]
+    return next(iter([*complete, *(root / name for name in named_before)]), folder)
 
 
 class Digests:

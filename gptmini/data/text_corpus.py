@@ -9,12 +9,21 @@ from pydantic import validate_call
 from gptmini.data.corpus import Corpus, DigestOf, Document, HeldOut
 from gptmini.data.escapes import unescaped
 from gptmini.data.opening import Encoding, format_of, opened
-from gptmini.data.paths import Paths, find_files, names_of, note_about, without_held_out
+from gptmini.data.paths import (
+    Paths,
+    find_files,
+    names_of,
+    note_about,
+    short_name,
+    without_held_out,
+)
 from gptmini.data.pieces import Piece
 from gptmini.data.quoting import quoting_of
 from gptmini.data.readers import FieldName, LossOn, OnError, Reader, Separator, Template
 from gptmini.settings import STRICT, FileName
 from gptmini.user_error import UserError
+
+UNNAMED = "text"  # the name of a text in fingerprints, unless the caller gives a different name
 
 
 class TextCorpus(Corpus):
@@ -27,7 +36,7 @@ class TextCorpus(Corpus):
         self,
         path: Paths,
         val_fraction: HeldOut,
-        name: FileName = "text",
+        name: FileName = UNNAMED,
         *,
         val_path: Paths | None = None,
         field: FieldName = "text",
@@ -42,7 +51,8 @@ class TextCorpus(Corpus):
         Args:
             path: a file, a folder, a glob, or a list of these.
             val_fraction: fraction of the text to hold out. It is unused if val_path is given.
-            name: prefix of the prepared folder's name.
+            name: name of the text, which is part of the fingerprint. The prepared folder's name starts with it, or with
+                the name of the files if the text has the default name.
             val_path: files of held-out text, in the same forms as path. A file that is in path and in val_path is only
                 held out. With None, a fraction of the text in path is held out.
             field, encoding: see Reader.
@@ -63,6 +73,7 @@ class TextCorpus(Corpus):
         self.loss_on = loss_on
         self.on_error = on_error
         self.name = name
+        self._folder_name = name if name != UNNAMED else short_name(path) or UNNAMED
         self.val_fraction = val_fraction if val_path is None else None
         self._reader_settings: dict[str, Any] = {
             "field": field,
@@ -93,6 +104,11 @@ class TextCorpus(Corpus):
         self._reader = Reader(**self._reader_settings)
         self._n_bytes_done = 0  # bytes on disk of the files that were read completely
         self._empty: list[Path] = []  # files without text
+
+    @property
+    def folder_name(self) -> str:
+        """The name of the text. Without a name, the name of its files, or "text" if this name has no ASCII letters."""
+        return self._folder_name
 
     def identity(self, digest_of: DigestOf) -> dict:
         """Return the digest and the format of each file in order, the split rule, and the settings of the reader."""

@@ -2,7 +2,9 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
 
 from gptmini.data.store import tokens_per_byte_of
 from gptmini.evaluation.intervals import (
@@ -15,9 +17,9 @@ from gptmini.evaluation.intervals import (
 )
 from gptmini.evaluation.score import Evaluation, Sums, exponential, score
 from gptmini.evaluation.texts import HeldOutText
-from gptmini.evaluation.windows import documents_alone, stream
+from gptmini.evaluation.windows import documents_alone, only_document, stream
 from gptmini.model import GPT
-from gptmini.tokenizer import Tokenizer, bos_id_of, identity_of
+from gptmini.tokenizer import Tokenizer, bos_id_of, document_prefix, identity_of
 from gptmini.user_error import UserError
 
 
@@ -47,11 +49,23 @@ class Measured(NamedTuple):
         return int(self.sums.n_bytes.sum())
 
 
+class Convention(NamedTuple):
+    """How models are scored on a text."""
+
+    # "stream": all documents in one stream.
+    # "documents": each document alone, after the id that bos_id_of returns for the tokenizer. It must not be None.
+    # "document": the only document of the text, without special tokens.
+    unit: Literal["stream", "documents", "document"]
+    n_skipped_bytes: int = (
+        0  # UTF-8 bytes at the start of the only document that are read, but not scored
+    )
+
+
 def measure(
     trained: TrainedModel,
     text: HeldOutText,
     *,
-    alone: bool,
+    convention: Convention,
     stride: int | None,
     batch_size: int,
     on_batch: Callable[[int, int], None],
@@ -61,8 +75,7 @@ def measure(
     Args:
         trained: the model, on the device to compute on.
         text: the text to evaluate on.
-        alone: True to score each document alone, after the id that bos_id_of returns for the tokenizer. This id must
-            not be None. False to score all documents in one stream.
+        convention: how to score the documents.
         stride: number of ids from the start of a window to the start of the next window. None: windows do not overlap.
         batch_size: windows per batch.
         on_batch: called after each batch with the number of scored tokens and the total number of tokens.
@@ -71,15 +84,26 @@ def measure(
     """
     tokenizer = trained.tokenizer
     sizes = {"context_length": trained.model.config.context_length, "batch_size": batch_size}
-    if alone:
+    tokens_per_byte = None  # if it stays None, it is known after scoring
+    if convention.unit == "documents":
         documents = text.documents(tokenizer)
         # lm-evaluation-harness also uses windows of the longest input.
         sizes["context_length"] = trained.model.config.longest_input
-        tokens_per_byte = None  # known after scoring
         first = bos_id_of(tokenizer)
         assert first is not None
         name = tokenizer.decode([first])
         passages = [documents_alone(documents, first=first, first_named=name, **sizes)]
+    elif convention.unit == "document":
+        (ids,) = text.documents(tokenizer)
+        passages = [
+            only_document(
+                ids,
+                prefix=document_prefix(tokenizer),
+                byte_lengths=tokenizer.byte_lengths(),
+                n_skipped_bytes=convention.n_skipped_bytes,
+                **sizes,
+            )
+        ]
     else:
         excerpts = text.streams(tokenizer)
         tokens_per_byte = tokens_per_byte_of(excerpts)  # of the entire text, as in validation
@@ -94,7 +118,12 @@ def measure(
     )
     n_bytes = int(sums.n_bytes.sum())
     if not n_bytes:
-        reason = "" if alone else " after its first token, because the first token is not scored"
+        is_first_scored = convention.unit == "documents"
+        reason = (
+            ""
+            if is_first_scored
+            else " after its first token, because the first token is not scored"
+        )
         raise UserError(
             f"{text.name} must have text{reason}; use a larger --max-tokens or a different text"
         )
@@ -185,25 +214,51 @@ def _figure(
     return {"value": function(value), "interval": ends}
 
 
-def scores_documents_alone(
-    models: Sequence[TrainedModel], *, per_document: bool, has_stride: bool
-) -> bool:
-    """Return whether to score each document alone: True if per_document is set, or if the tokenizers differ.
+def choose_convention(
+    models: Sequence[TrainedModel], text: HeldOutText, *, per_document: bool, has_stride: bool
+) -> Convention:
+    """Return the convention of an evaluation.
+
+    All documents are one stream, unless per_document is set or the tokenizers differ. Then each document is scored
+    alone, after an id of the tokenizer. If a tokenizer has no such id, models are compared on a text of one document.
+    They do not predict its start, up to the first end of a token that all tokenizers have in common.
 
     Raises UserError if each document must be scored alone, but a stride is given or a tokenizer has no id to put before
     a document.
     """
-    tokenizers = [identity_of(trained.tokenizer.to_dict()) for trained in models]
-    have_same = all(state == tokenizers[0] for state in tokenizers)
+    tokenizers = [trained.tokenizer for trained in models]
+    states = [identity_of(tokenizer.to_dict()) for tokenizer in tokenizers]
+    have_same = all(state == states[0] for state in states)
     if have_same and not per_document:
-        return False
+        return Convention("stream")
 
     if has_stride:
         raise UserError("--stride requires models that have the same tokenizer")
-    for trained in models:
-        if bos_id_of(trained.tokenizer) is None:
-            raise UserError(
-                f"the tokenizer of {trained.path} must have an end-of-text token to put before each document; "
-                "the tokenizer 'char' has an end-of-text token only if its text had several documents"
-            )
-    return True
+    without = [trained for trained in models if bos_id_of(trained.tokenizer) is None]
+    if not without:
+        return Convention("documents")
+    if not per_document and text.n_documents == 1:
+        return Convention("document", n_skipped_bytes=_first_common_end(tokenizers, text))
+    fix = "" if per_document else "; to compare models without it, give a text of one document"
+    raise UserError(
+        f"the tokenizer of {without[0].path} must have an end-of-text token to put before each document; "
+        f"the tokenizer 'char' has an end-of-text token only if its text had several documents{fix}"
+    )
+
+
+def _first_common_end(tokenizers: Sequence[Tokenizer], text: HeldOutText) -> int:
+    """Return the number of bytes up to the first end of a token that all tokenizers have in common.
+
+    The text has one document. Raise UserError if no end before the end of the text is common.
+    """
+    common = None
+    n_bytes = 0
+    for tokenizer in tokenizers:
+        (ids,) = text.documents(tokenizer)
+        ends = np.cumsum(tokenizer.byte_lengths()[ids])  # (n_ids,)
+        n_bytes = int(ends[-1])
+        common = ends if common is None else np.intersect1d(common, ends)
+    inner = [] if common is None else common[(common > 0) & (common < n_bytes)]
+    if not len(inner):
+        raise UserError(f"{text.name} is too short to compare these tokenizers; give more text")
+    return int(inner[0])

@@ -27,6 +27,11 @@ class PreparedText:
         self.name = f"{split} of {self._store.folder}"
         self.notes: list[str] = []
 
+    @property
+    def n_documents(self) -> int:
+        """Number of documents in the split."""
+        return self._store.n_documents(self._split)
+
     def streams(self, tokenizer: Tokenizer) -> list[Excerpt]:
         """Return the prepared ids of each source. Raise UserError if the folder has ids of a different tokenizer."""
         if not self._has_ids_of(tokenizer):
@@ -85,7 +90,7 @@ class TextFiles:
         self.name = ", ".join(str(path) for path in paths)
         self._max_tokens = max_tokens
         # Number of documents that the first model is evaluated on; all other models use the same number.
-        self._n_documents: int | None = None
+        self._n_evaluated: int | None = None
         self._texts: list[str] = []
 
         try:
@@ -102,6 +107,11 @@ class TextFiles:
             message = error.message.replace("as data.field says", "as --field says")
             raise UserError(message) from None
         self.notes = corpus.notes()
+
+    @property
+    def n_documents(self) -> int:
+        """Number of documents in the files."""
+        return len(self._texts)
 
     def streams(self, tokenizer: Tokenizer) -> list[Excerpt]:
         """Return the ids of all documents in one stream, in the layout of prepared tokens."""
@@ -128,13 +138,13 @@ class TextFiles:
         """
         documents = []
         n_tokens = 0
-        for text in self._texts[: self._n_documents]:
+        for text in self._texts[: self._n_evaluated]:
             is_enough = self._max_tokens is not None and n_tokens >= self._max_tokens
-            if is_enough and self._n_documents is None:
+            if is_enough and self._n_evaluated is None:
                 break
             documents.append(_encode(tokenizer, text))
             n_tokens += len(documents[-1])
-        self._n_documents = len(documents)
+        self._n_evaluated = len(documents)
         return documents
 
 

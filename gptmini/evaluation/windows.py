@@ -125,6 +125,39 @@ def stream(
     )
 
 
+def only_document(
+    ids: np.ndarray,
+    *,
+    prefix: Sequence[int],
+    byte_lengths: np.ndarray,
+    n_skipped_bytes: int,
+    context_length: int,
+    batch_size: int,
+) -> Passage:
+    """Score the only document of a text without its start and without end-of-text, in windows that do not overlap.
+
+    Args:
+        ids: ids of the document, (n,), without special tokens.
+        prefix: ids that the tokenizer puts before a document. They are not scored.
+        byte_lengths: UTF-8 bytes of each id of the vocabulary, int64 (V,).
+        n_skipped_bytes: bytes at the start of the document that are not scored. At least one id ends there or before.
+        context_length: maximum number of ids that the model reads.
+        batch_size: maximum number of windows per batch.
+    """
+    is_skipped = np.cumsum(byte_lengths[ids]) <= n_skipped_bytes  # (n,)
+    marked = np.where(is_skipped, ~ids, ids)  # the loss does not count marked ids
+    excerpt = Excerpt(
+        ids=np.concatenate([~np.array(prefix, dtype=np.int64), marked]),
+        n_tokens=len(prefix) + len(ids),
+        tokens_per_byte=len(ids) / int(byte_lengths[ids].sum()),
+    )
+    passage = stream(excerpt, stride=None, context_length=context_length, batch_size=batch_size)
+    return passage._replace(
+        convention=f"one document without its first {n_skipped_bytes} bytes, in windows of {context_length} tokens "
+        "that do not overlap"
+    )
+
+
 def rolling_windows(ids: np.ndarray, *, first: int, context_length: int) -> Iterator[Window]:
     """Yield windows of one document that score each id once. The model predicts the first id from the id `first`.
 

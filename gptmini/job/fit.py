@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from gptmini.job.loggers import finish
@@ -40,7 +39,7 @@ def fit(
         loggers: the loggers of the run. On the first rank, one of these loggers is the console.
         began: start of the command, in seconds of time.monotonic. The time limit counts from it.
     """
-    from gptmini.runs import RunStatus, write_status
+    from gptmini.runs import write_status
     from gptmini.training import ConsoleLogger, Stopping, build_trainer
     from gptmini.training.loggers.console import StepProgress
 
@@ -62,12 +61,6 @@ def fit(
     try:
         reason = stopping.fit_until_stopped(trainer, module, data)
         ranks.leave_together = reason.between_steps or reason.stopped_by is None
-    except Exception as error:
-        if trainer.is_global_zero:
-            end = RunStatus(state="failed", step=trainer.global_step, by=type(error).__name__)
-            with suppress(OSError):  # the error may be a full disk
-                write_status(run.folder, end)
-        raise
     finally:
         finish(loggers)
     if trainer.is_global_zero:

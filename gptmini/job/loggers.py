@@ -73,7 +73,9 @@ def log_setup(
     from gptmini.training.loggers.logger import RunLogger
 
     plain = settings.stored
-    for logger in loggers:
+    # Start the loggers of other libraries first. If such a logger fails, the run does not appear in TensorBoard or in
+    # a report.
+    for logger in sorted(loggers, key=lambda logger: isinstance(logger, RunLogger)):
         if isinstance(logger, EventLogger):
             if run.resumed:
                 logger.rewrite(run.lines)

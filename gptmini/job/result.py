@@ -1,13 +1,19 @@
 """The result of a run, and how it ended."""
 
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gptmini.configuration.messages import explain
+from gptmini.job.printing import topic_lines
 from gptmini.training.settings import Settings
 
 if TYPE_CHECKING:
     from gptmini.runs import Run, RunStatus
+    from gptmini.training import GPTModule
     from gptmini.training.callbacks.checkpoints import Best
     from gptmini.training.stopping import StopReason
     from gptmini.training.trainer import Trainer
@@ -53,6 +59,28 @@ def final_status(trainer: "Trainer", reason: "StopReason") -> "RunStatus":
     if name == "Pruning":
         return RunStatus(state="pruned", step=step)
     return RunStatus(state="ended", step=step, by=name)
+
+
+@contextmanager
+def recording_failure(run: "Run", module: "GPTModule") -> Iterator[None]:
+    """If the block raises an error, write the error to train.log and the state 'failed' to the folder of the run.
+
+    Only the first rank calls this function. The other ranks do not write to the folder of the run.
+    """
+    from gptmini.runs import RunStatus, write_status
+
+    try:
+        yield
+    except Exception as error:
+        line = explain(error)
+        lines = [traceback.format_exc().rstrip()] if line is None else topic_lines("error", line)
+        # Before training, module.global_step is 0, also if the run was resumed.
+        step = max(run.step, module.global_step)
+        end = RunStatus(state="failed", step=step, by=type(error).__name__)
+        with suppress(OSError):  # the error may be a full disk
+            write_status(run.folder, end)
+            print(*lines, sep="\n", file=run.log, flush=True)
+        raise
 
 
 def checkpoints_of(settings: Settings) -> Any:

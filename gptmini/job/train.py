@@ -21,7 +21,7 @@ from gptmini.job.fit import fit
 from gptmini.job.launch import start_ranks
 from gptmini.job.loggers import build_loggers, log_setup
 from gptmini.job.progress import show_progress
-from gptmini.job.result import TrainingResult, checkpoints_of, result_of
+from gptmini.job.result import TrainingResult, checkpoints_of, recording_failure, result_of
 from gptmini.job.tokens import open_tokens
 from gptmini.process import mute, restore_gc_and_sigint
 from gptmini.training.settings import Settings
@@ -96,15 +96,16 @@ def _train(
     trainer_keys = settings.plain["trainer"] | {"batch_size": module.settings.batch_size}
     settings = replace(settings, plain={**settings.plain, "trainer": trainer_keys})
     run.begin(as_yaml(settings.stored), typed.in_all_starts())
-    ranks.broadcast(plan_of(run, settings, store))
+    with recording_failure(run, module):
+        ranks.broadcast(plan_of(run, settings, store))
 
-    announcer = open_announcer(console, run, settings, loggers, typed)
-    if chosen:
-        announcer.print_topic("budget", *chosen)
-    log_setup(loggers, settings, module, run)
-    announcer.print_start(run, module, settings, prepared_now=prepared_now)
-    loggers = [*loggers, announcer.console]
-    trainer, reason = fit(ranks, settings, module, data, run, loggers, began=began)
+        announcer = open_announcer(console, run, settings, loggers, typed)
+        if chosen:
+            announcer.print_topic("budget", *chosen)
+        log_setup(loggers, settings, module, run)
+        announcer.print_start(run, module, settings, prepared_now=prepared_now)
+        loggers = [*loggers, announcer.console]
+        trainer, reason = fit(ranks, settings, module, data, run, loggers, began=began)
     print_end(announcer, trainer, reason, module, settings, run, seconds=time.monotonic() - began)
     reason.call_original_handler()
     return result_of(trainer, reason, settings, run)

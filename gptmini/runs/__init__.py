@@ -1,5 +1,6 @@
 """Runs: find them, create and lock their folders, and resume them."""
 
+from gptmini.runs.delete import delete_runs, runs_started_from
 from gptmini.runs.find import (
     every_run,
     find_checkpoint,
@@ -13,11 +14,13 @@ from gptmini.runs.resume import find_training_state
 from gptmini.runs.run import Run, open_run
 from gptmini.runs.run_folder import is_run, is_training, locked, read_config, relative_to_cwd
 from gptmini.runs.status import RunStatus, read_status, write_status
+from gptmini.runs.tag import read_tag, write_tag
 
 __all__ = [
     "Run",
     "RunStatus",
     "curves_of",
+    "delete_runs",
     "every_run",
     "find_checkpoint",
     "find_run",
@@ -32,6 +35,9 @@ __all__ = [
     "read_config",
     "read_lines",
     "read_status",
+    "read_tag",
     "relative_to_cwd",
+    "runs_started_from",
     "write_status",
+    "write_tag",
 ]

@@ -9,7 +9,7 @@ import pytest
 import yaml
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from gptmini.runs import curves_of, read_lines
+from gptmini.runs import RunStatus, curves_of, read_lines, read_status
 from run_folders import config_of, newest
 
 
@@ -84,6 +84,37 @@ def test_a_missing_package_is_named_in_one_line_before_a_run_folder_is_made(
 
     result.assert_refused("logger.wandb: ", "pip install -U 'wandb")
     assert not (tmp_path / "runs").exists()
+
+
+def test_a_run_without_a_login_has_failed_and_gives_the_reason(script, short, monkeypatch):
+    wandb = pytest.importorskip("wandb", reason="pip install wandb")
+    error = wandb.errors.UsageError("No API key configured. Use `wandb login` to log in.")
+    monkeypatch.setattr(wandb, "init", mock.Mock(side_effect=error))
+    result = script("train", *short, "logger=wandb")
+    result.assert_refused("No API key configured", "logger.wandb.offline=true")
+
+    folder = newest()
+    assert read_status(folder) == RunStatus(state="failed", step=0, by="UsageError")
+    log = (folder / "train.log").read_text()
+    assert "No API key configured" in log
+    assert "logger.wandb.offline=true" in log
+    # Neither TensorBoard nor a report has an empty place for the run.
+    assert {path.name for path in folder.iterdir()} == {"config.yaml", "state", "train.log"}
+
+
+def test_the_log_of_a_run_with_a_bug_has_its_traceback(script, short, tmp_path):
+    (tmp_path / "broken.py").write_text(
+        "import lightning\n"
+        "class Broken(lightning.Callback):\n"
+        "    def on_train_start(self, trainer, module):\n"
+        "        raise ZeroDivisionError('my own bug')\n"
+    )
+    with pytest.raises(ZeroDivisionError):
+        script("train", *short, "+callbacks.mine._target_=broken.Broken")
+    assert read_status(newest()) == RunStatus(state="failed", step=0, by="ZeroDivisionError")
+    log = (newest() / "train.log").read_text()
+    assert "in on_train_start\n" in log
+    assert log.endswith("\nZeroDivisionError: my own bug\n")
 
 
 MLFLOW = {

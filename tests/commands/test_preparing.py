@@ -69,9 +69,7 @@ def test_what_gptmini_has_written_among_the_texts_of_a_folder_is_not_read(
     (tmp_path / "bad.jsonl").unlink()
     result = script("evaluate", str(trained), "--text", ".", "--json")
     assert result.code == 0, result.err
-    assert re.search(
-        r"8 paths were .* by gptmini\): data/text-\S+, data/text-\S+, exported, ", result.err
-    )
+    assert re.search(r"8 paths were .* by gptmini\): data/\S+, data/\S+, exported, ", result.err)
 
 
 def test_verify_reads_a_prepared_folder_whole(script, prepared, tmp_path, monkeypatch):
@@ -80,7 +78,7 @@ def test_verify_reads_a_prepared_folder_whole(script, prepared, tmp_path, monkey
     sound = script("prepare", *prepared, "verify=true")
     assert ", prepared before, all checksums match\n" in sound.out
 
-    (folder,) = (tmp_path / "data").glob("text-*")
+    (folder,) = (tmp_path / "data").glob("my-*")
     data = (folder / "train.bin").read_bytes()
     (folder / "train.bin").write_bytes(data[:3000] + b"\1" + data[3001:])
     assert script("prepare", *prepared).code == 0
@@ -168,7 +166,7 @@ def test_text_may_be_piped_into_the_command(script, tmp_path):
     process = programs.start("prepare", *options, stdin=subprocess.PIPE)
     _, err = process.communicate(text.encode())
     assert process.returncode == 0, err
-    (folder,) = (tmp_path / "data").glob("text-byte-*")
+    (folder,) = (tmp_path / "data").glob("stdin-byte-*")
     ids = np.fromfile(folder / "train.bin", dtype="<u2").tolist()
     boundary = int(len(text) * 0.9)
     assert bytes(ids[:-1]).decode() == text[:boundary]

@@ -142,7 +142,7 @@ def test_evaluate_repeats_the_loss_that_training_saw_from_any_folder(
 
     monkeypatch.chdir(tmp_path)
     assert script("prepare", *prepared, "tokenizer=char").code == 0
-    (other,) = tmp_path.glob("data/text-char*")
+    (other,) = tmp_path.glob("data/my-char*")
     script("evaluate", "runs/latest", "--data", str(other)).assert_refused(str(other), "--text")
 
 

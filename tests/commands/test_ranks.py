@@ -143,7 +143,9 @@ def test_a_run_that_all_ranks_give_up_is_told_once_and_the_next_job_begins(short
     assert "optimizer.lr=-1 " in told[2]
     assert len(told) == 3
     failed = RunStatus(state="failed", step=2, by="UserError")
-    assert read_status(tmp_path / "runs" / "job" / "0") == failed
+    folder = tmp_path / "runs" / "job" / "0"
+    assert read_status(folder) == failed
+    assert "1 steps in a row" in (folder / "train.log").read_text()
 
 
 def test_no_rank_leaves_before_the_first_one_has_put_the_job_into_the_queue(short, start, tmp_path):

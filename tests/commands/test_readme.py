@@ -152,7 +152,7 @@ def clone(tmp_path_factory, short_documentation):
     # docs/watching.md, docs/sweeping.md and docs/configuring.md show these runs. With pytest-xdist, the command that
     # shows a run may come before the command that trains it.
     (first,) = (folder / "runs" / "pydoc").iterdir()
-    for copy in ("demo/first", "pair/first", "rates/first", "rates/second"):
+    for copy in ("demo/first", "old/first", "pair/first", "rates/first", "rates/second"):
         shutil.copytree(first, folder / "runs" / copy)
     return folder
 

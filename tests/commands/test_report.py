@@ -174,13 +174,19 @@ def test_a_folder_of_runs_means_the_newest_and_compared_all(runs, script, tmp_pa
     said = script("report", "runs/b")
     assert said.err == "using runs/b/2027, the latest run in runs/b\n"
 
-    # A comparison skips a run of the folder that has nothing to show yet.
+    # A comparison skips a run of the folder that has nothing to show yet, or failed before its first step.
     (tmp_path / "runs" / "b" / "begun").mkdir()
     (tmp_path / "runs" / "b" / "begun" / "config.yaml").write_text("seed: 4")
+    failed = write_run(tmp_path / "runs" / "b" / "failed", seed=5, losses=[])
+    MetricsLogger(failed).log_table("setup/model", [["weight"], ["embedding"]], 0)
     said = script("report", "--compare", "runs/b", "runs/a")
-    assert re.fullmatch(r"skipped: runs/b/begun .*metrics\.jsonl.*\n", said.err)
+    skipped = sorted(said.err.splitlines())
+    assert re.fullmatch(r"skipped: runs/b/begun .*metrics\.jsonl.*", skipped[0])
+    assert re.fullmatch(r"skipped: runs/b/failed .*train\.log.*", skipped[1])
+    assert len(skipped) == 2
     page = Page((tmp_path / "compare.html").read_text())
     assert page.headings[0] == "b/2026 and b/2027 and a/2026"
     start = page.texts.index("seed")
     assert page.texts[start + 1 : start + 4] == ["2", "3", "1"]
     assert script("report", "--compare", "runs/b/begun").code == 2
+    script("report", "--compare", "runs/a", "runs/b/failed").assert_refused("runs/b/failed")

@@ -3,7 +3,9 @@
 import json
 import re
 import shutil
+import sys
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -137,6 +139,144 @@ def test_runs_are_sorted_by_bits_per_byte_or_by_when_they_began(script, two_runs
     assert [line.split()[0] for line in by_loss] == [str(done), str(other), str(cut)]
     assert len(script("runs", "runs/cut").out.splitlines()) == 2
     assert len(script("runs", str(cut)).out.splitlines()) == 2
+
+
+def columns_of(text):
+    """Return the cells of each row of a table by heading. The columns start where the headings start."""
+    heading, *lines = text.splitlines()
+    starts = [match.start() for match in re.finditer(r"(?<=  )\S|^\S", heading)]
+    places = [*zip(starts, [*starts[1:], None], strict=True)]
+    names, *rows = [
+        [line[start:end].strip() for start, end in places] for line in (heading, *lines)
+    ]
+    return [dict(zip(names, row, strict=True)) for row in rows]
+
+
+def test_the_table_fits_a_terminal_and_is_complete_with_wide(script, two_runs, monkeypatch):
+    done, cut = two_runs
+    piped = script("runs").out
+    assert max(map(len, piped.splitlines())) > 140
+
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    for width in (60, 80, 100, 140):
+        monkeypatch.setenv("COLUMNS", str(width))
+        result = script("runs")
+        assert max(map(len, result.out.splitlines())) <= width
+        assert "--wide" in result.err
+        rows = columns_of(result.out)
+        assert [row["state"].split()[0] for row in rows] == ["done", "stopped"]
+        if width > 60:  # the folder of a run has 30 characters and is cut last
+            assert [row["run"] for row in rows] == [str(done), str(cut)]
+            assert [row["bits/byte"] for row in rows] == [best_of(done)[1], ""]
+    assert script("runs", "--wide").out == piped
+
+    monkeypatch.setenv("COLUMNS", "500")
+    result = script("runs")
+    assert (result.out, result.err) == (piped, "")
+
+
+def test_a_tag_labels_a_run_wherever_runs_are_listed(script, two_runs, tmp_path):
+    done, cut = two_runs
+    tagged = script("runs", "--tag", "runs/done", "the  base\x1b[2Jline")
+    assert tagged.code == 0, tagged.err
+    (row, other) = columns_of(script("runs").out)
+    assert (row["tag"], other["tag"]) == ("the base\\x1b[2Jline", "")
+
+    assert script("runs", "--tag", str(cut), "a < b").code == 0
+    listed = json.loads(script("runs", "--json").out)
+    assert [(run["run"], run["tag"]) for run in listed] == [
+        (str(done), "the base\x1b[2Jline"),
+        (str(cut), "a < b"),
+    ]
+    loss, bits = best_of(done)
+    assert (listed[0]["state"], listed[0]["step"], listed[0]["max_steps"]) == ("done", 4, 4)
+    assert f"{listed[0]['loss']:.4f} {listed[0]['bits_per_byte']:.4f}" == f"{loss} {bits}"
+    assert listed[0]["changed"][-1] == "optimizer.lr=0.02"
+    assert (listed[1]["by"], listed[1]["loss"]) == ("the time limit", None)
+
+    shutil.copytree(done, "runs/copy/2026")
+    assert script("report", "--compare", "runs/done", "runs/copy").code == 0
+    assert "<h1>done (the base" in (tmp_path / "compare.html").read_text()
+
+    # A tagged run resumes and keeps its tag. An empty text removes it.
+    assert script("train", f"resume={done}", "trainer.max_steps=5").code == 0
+    assert columns_of(script("runs", str(done)).out)[0]["tag"] == "the base\\x1b[2Jline"
+    for run in (done, cut, "runs/copy/2026"):
+        assert script("runs", "--tag", str(run), "").code == 0
+    assert "tag" not in columns_of(script("runs").out)[0]
+    script("runs", "--tag", "runs/absent", "x").assert_refused("runs/absent")
+
+
+@pytest.fixture
+def answer(monkeypatch):
+    """Return a function that makes stdin a terminal on which the user types an answer. None means Ctrl-D."""
+
+    def type_line(line):
+        def typed(question):
+            print(question)
+            if line is None:
+                raise EOFError
+            return line
+
+        monkeypatch.setattr(sys, "stdin", mock.Mock(isatty=lambda: True))
+        monkeypatch.setattr("builtins.input", typed)
+
+    return type_line
+
+
+def test_runs_are_deleted_after_a_question_and_latest_never_dangles(script, two_runs, answer):
+    done, cut = two_runs
+    assert Path("runs/latest/config.yaml").samefile(cut / "config.yaml")
+    for reply in ("", "no", None):
+        answer(reply)
+        result = script("runs", "--delete", str(cut))
+        assert (result.code, cut.is_dir()) == (0, True)
+    assert f"{cut}  stopped by the time limit  1 of 4" in result.out
+
+    answer("y")
+    assert script("runs", "--delete", "runs/latest").code == 0
+    assert not cut.parent.exists()
+    assert Path("runs/latest/config.yaml").samefile(done / "config.yaml")
+
+    # A run that was renamed by hand, so that latest dangles, and the last run.
+    other = done.with_name("2026-01-01_00-00-00")
+    shutil.copytree(done, other)
+    done.rename("runs/done/other")
+    assert script("runs", "--delete", str(other), "--yes").code == 0
+    assert Path("runs/latest/config.yaml").samefile("runs/done/other/config.yaml")
+    assert script("runs", "--delete", "runs/done", "--yes").code == 0
+    assert list(Path("runs").glob("*/*")) == []
+    assert not Path("runs/latest").exists()
+
+
+def test_only_runs_that_nobody_trains_are_deleted(script, two_runs, short):
+    done, cut = two_runs
+    script("runs", "--delete", str(done)).assert_refused("--yes")  # stdin is not a terminal
+    with locked(cut):
+        process = (cut / ".lock").read_text()
+        refused = script("runs", "--delete", str(done), str(cut), "--yes")
+        refused.assert_refused(f"process {process} ", str(cut))
+
+    shutil.copytree(done, done.with_name("2099-01-01_00-00-00"))
+    script("runs", "--delete", "runs/done", "--yes").assert_refused("runs/done contains 2 runs")
+    script("runs", "--delete", "runs", "--yes").assert_refused("runs is the folder of all runs")
+    checkpoint = done / "checkpoints" / "last.ckpt"
+    script("runs", "--delete", str(checkpoint), "--yes").assert_refused(str(checkpoint))
+    # A folder of another program may contain a config.yaml, too.
+    Path("project").mkdir()
+    Path("project/config.yaml").write_text("seed: 1\n")
+    script("runs", "--delete", "project", "--yes").assert_refused("project")
+    script("runs", "--delete", str(done), "--wide").assert_refused("--wide")
+    script("runs", "--yes").assert_refused("--yes")
+    assert all(path.exists() for path in (done, cut, checkpoint, Path("project/config.yaml")))
+
+
+def test_the_runs_that_started_from_a_run_are_named_before_it_is_deleted(script, two_runs, short):
+    done, _ = two_runs
+    assert script("train", *short, f"init_from={done}", "folder=runs/tuned").code == 0
+    result = script("runs", "--delete", str(done), "--yes")
+    assert re.search(rf"runs/tuned .*{done}", result.out), result
+    assert script("train", "resume=runs/tuned", "trainer.max_steps=5").code == 0
 
 
 def test_a_damaged_run_is_told_and_the_others_are_listed(script, two_runs):

@@ -227,7 +227,7 @@ def test_a_text_is_prepared_with_the_tokenizer_of_a_model(script, base, tmp_path
     )
     result = script("prepare", *arguments)
     assert result.code == 0, result
-    (meta,) = (tmp_path / "data").glob("text-of_model-*/meta.json")
+    (meta,) = (tmp_path / "data").glob("other-of_model-*/meta.json")
     _, tokenizer = gptmini.load("runs/latest")
     assert json.loads(meta.read_text())["tokenizer"] == tokenizer.to_dict()
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gptmini.data.paths import find_files, without_held_out
+from gptmini.data.paths import find_files, short_name, without_held_out
 from gptmini.user_error import UserError
 
 
@@ -47,6 +47,33 @@ def test_the_files_are_those_of_a_shell_in_the_order_of_their_names(folder, patt
     in_order = [f"Text {i}." for i in sorted(wanted, key=lambda i: (i % 3, i))]
     for path in (folder / pattern, Path("texts") / pattern):  # absolute and relative
         assert [file.read_text() for file in found(path)] == in_order
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ("my.txt", "my"),
+        ("dir/My Notes (2).v1.TXT", "my-notes-2-v1"),
+        ("corpus.jsonl.gz", "corpus"),
+        ("README", "readme"),
+        ("M\u00fcller.txt", "muller"),
+        ("\u65e5\u672c.txt", ""),
+        ("texts", "texts"),
+        ("texts/", "texts"),
+        ("texts/part1/..", "texts"),
+        ("texts/*.txt", "texts"),
+        ("texts/**/*.md", "texts"),
+        ("texts/part*.txt", "part"),
+        ("*.txt", ""),
+        ("-", "stdin"),
+        (["a.txt"], "a"),
+        (["a.txt", "b.txt", "c"], "a-and-2-more"),
+        ("x" * 40, "x" * 30),
+        (["x" * 40, "b"], f"{'x' * 19}-and-1-more"),  # 30 characters
+    ],
+)
+def test_a_text_has_a_short_name_of_plain_letters(folder, path, name):
+    assert short_name(path) == name
 
 
 def test_several_paths_are_taken_in_their_order_and_each_file_once(folder):

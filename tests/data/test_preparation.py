@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from data.parts import first_byte
 from gptmini import tokenizer
-from gptmini.data import Document, Watcher, preparation, prepare, recipe, tasks
+from gptmini.data import Document, TextCorpus, Watcher, preparation, prepare, recipe, tasks
 from gptmini.data.recipe import Digests
 from gptmini.user_error import UserError
 from toys import Documents
@@ -284,6 +284,29 @@ def test_memory_does_not_grow_with_a_document(tmp_path, monkeypatch):
         tracemalloc.stop()
         peaks.append(peak)
     assert peaks[2] < peaks[1] + 2e5 < 180 * 11_000
+
+
+def test_a_text_is_prepared_once_under_any_name_of_its_folder(tmp_path):
+    def prepared(name):
+        store, is_new = prepare(TextCorpus(tmp_path / name, 0.5), tokenizer.byte, tmp_path / "data")
+        return store.folder.name, is_new
+
+    for name in ("my.txt", "other.txt"):
+        (tmp_path / name).write_text("some text " * 99)
+    folder, is_new = prepared("my.txt")
+    assert (folder[:8], is_new) == ("my-byte-", True)
+
+    # The same bytes under another name, and the name that earlier versions gave to every text.
+    assert prepared("other.txt") == (folder, False)
+    old = f"text-{folder.removeprefix('my-')}"
+    (tmp_path / "data" / folder).rename(tmp_path / "data" / old)
+    assert prepared("my.txt") == (old, False)
+
+    # The name of an interrupted preparation.
+    shutil.rmtree(tmp_path / "data" / old)
+    (tmp_path / "data" / f".{old}.parts").mkdir()
+    assert prepared("my.txt") == (old, True)
+    assert [path.name for path in (tmp_path / "data").iterdir()] == [old]
 
 
 class TextFile(Documents):

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gptmini.evaluation.measured import TrainedModel, measure
+from gptmini.evaluation.measured import Convention, TrainedModel, measure
 from gptmini.tokenizer import CharTokenizer
 from sizes import CONTEXT, MODERN
 from toys import wide_gpt
@@ -31,7 +31,7 @@ def test_documents_alone_are_given_all_positions_of_a_model_that_was_trained_on_
         measured = measure(
             trained,
             Texts(),
-            alone=True,
+            convention=Convention("documents"),
             stride=None,
             batch_size=2,
             on_batch=lambda n_done, n_tokens: None,

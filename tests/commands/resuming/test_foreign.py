@@ -77,12 +77,12 @@ def test_tokens_are_read_where_they_are_and_prepared_in_the_users_own_folder(
     before = snapshot(disk)
 
     # Before the first checkpoint, only the configuration names the folder of the tokens.
-    assert "data     data/text-byte-" in resume("trainer.max_steps=4").out
+    assert "data     data/my-byte-" in resume("trainer.max_steps=4").out
     rewrite(data_dir=str(disk))
     shutil.rmtree("data")
     result = resume("trainer.max_steps=5")
     assert "prepared now" in result.out, result.err
-    assert list(Path("data").glob("text-byte-*"))
+    assert list(Path("data").glob("my-byte-*"))
     assert snapshot(disk) == before
 
     result = resume("trainer.max_steps=6", f"++data_dir={disk}")

@@ -83,7 +83,7 @@ ALLOWED = {
     "trainer.threads": (2, lambda folder, out: torch.get_num_threads() == 2),
     "data_dir": (
         "there",
-        lambda folder, out: re.search("^data     there/text-byte-\\w+, prepared now$", out, re.M),
+        lambda folder, out: re.search("^data     there/my-byte-\\w+, prepared now$", out, re.M),
     ),
     "num_workers": (1, None),
     "callbacks.scalars.every_steps": (
