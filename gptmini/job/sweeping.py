@@ -120,6 +120,7 @@ def train_all(
     config_dir: str | None,
 ) -> int:
     """Train the trials of a checked sweep that are not done yet. Return the exit code of the command."""
+    from gptmini.data.paths import copied_stdin
     from gptmini.sweep.study import Sweep
     from gptmini.sweep.worker import SweepStop, Worker
 
@@ -143,6 +144,7 @@ def train_all(
             ],
             variables=_gpus_of(place + n_workers * task.on_machine, checked),
             command=TRAIN,
+            stdin=copied_stdin() or Path(os.devnull),
         )
         for place in range(n_workers)
     ]
