@@ -17,6 +17,7 @@ from gptmini.configuration.overrides import Typed
 from gptmini.configuration.stored import resolve_configuration
 from gptmini.job.announcer import make_console, open_announcer, print_end
 from gptmini.job.budget import BudgetChooser
+from gptmini.job.epochs import steps_for_epochs
 from gptmini.job.fit import fit
 from gptmini.job.launch import start_ranks
 from gptmini.job.loggers import build_loggers, log_setup
@@ -90,9 +91,11 @@ def _train(
         if settings.root.budget is not None and settings.root.resume is None:
             choice = BudgetChooser(settings, typed, watcher, began=began).choose()
             changes, store, prepared_now, chosen = choice
-            settings = build_settings(settings.plain, changes)
         else:
             store, prepared_now = open_tokens(settings, typed, run.state, watcher=watcher)
+            changes = steps_for_epochs(settings, store)
+        if changes:
+            settings = build_settings(settings.plain, changes)
     module, data = assemble(settings, store, run.state)
 
     # Store the batch size found for the devices, so that a resumed run does not search again.
