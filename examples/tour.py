@@ -261,8 +261,7 @@ for piece in gptmini.generate_stream(model, tokenizer, "\n", max_new_tokens=42, 
 
 - Set `trainer.max_steps=60` and run the tour again. Which characters of a line already have a low loss? What does the
   model write as the second number?
-- Train on your own text: run `gptmini train data=text data.path=my.txt`, or call
-  `gptmini.train("data=text", "data.path=my.txt")` in Python.
+- Train on your own text: run `gptmini train my.txt`, or call `gptmini.train("my.txt")` in Python.
 - Run `tensorboard --logdir runs` in the folder that is printed below, to see the curves and samples of the run.
 - Read `examples/sample_from_python.py`, a short program that loads a run folder and prints a sample.
 """

@@ -50,6 +50,8 @@ def main() -> None:
     else:
         close = difflib.get_close_matches(name, COMMANDS, n=1)
         fix = f"did you mean {close[0]}?" if close else f"choose from {', '.join(COMMANDS)}"
+        if Path(name).is_file():
+            fix = f"did you mean gptmini train {shlex.quote(name)}?"
         print_error(f"unknown command {shlex.quote(name)}; {fix}")
         sys.exit(MISUSE)
 

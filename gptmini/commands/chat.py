@@ -88,7 +88,7 @@ def main(arguments: list[str] | None = None) -> None:
     if tokenizer.chat_template is None:
         raise UserError(
             f"{run} has no chat template, because it was not trained on chats; fine-tune it with gptmini train "
-            f"init_from={run} data=text data.path=chats.jsonl data.template=chat, or continue text with --raw"
+            f"chats.jsonl init_from={run} data.template=chat, or continue text with --raw"
         )
     conversation = Conversation(
         model,

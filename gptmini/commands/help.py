@@ -6,8 +6,8 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from gptmini.configuration.comments import comments_of
-from gptmini.configuration.keys import files_of_group, option_files, unknown_key
+from gptmini.configuration.comments import comments_of, first_line_of
+from gptmini.configuration.keys import files_of_group, known_keys, option_files, unknown_key
 from gptmini.files import CONFIGS
 from gptmini.key_table import keys_with
 from gptmini.untrusted import read_yaml
@@ -28,8 +28,11 @@ def show_help(command: str, composed: "Composed", keys: Sequence[str] = ()) -> N
 
     Args:
         command: name of the root configuration. Its key hydra.help.template has the text around the groups and the
-        keys. composed: the configuration, which determines the groups and keys. keys: print only these keys or groups.
-        If this sequence is empty, print all keys.
+            keys.
+        composed: the configuration, which determines the groups and keys.
+        keys: print only these keys or groups. If this sequence is empty, print all keys. A group is printed with the
+            first line of the file of each option. If the configuration does not have a key, the key is printed for each
+            option that has it.
 
     Raises UserError if a key does not exist.
     """
@@ -54,6 +57,9 @@ def show_help(command: str, composed: "Composed", keys: Sequence[str] = ()) -> N
 
     for wanted in keys:
         chosen = list(_section(tree, "", meanings, wanted=wanted))
+        if wanted in groups:
+            chosen = [*_purposes(wanted, typed.config_dir), *chosen]
+        chosen = chosen or list(_in_other_options(wanted, groups))
         if not chosen:
             raise UserError(unknown_key(wanted))
         print("\n".join(chosen))
@@ -65,6 +71,27 @@ def _options(groups: Sequence[str], config_dir: str | None) -> Iterator[str]:
     for group in groups:
         names = {file.stem for file in files_of_group(group, config_dir)}
         yield from _wrapped(", ".join(sorted(names)), f"  {group:{width}}  ")
+
+
+def _purposes(group: str, config_dir: str | None) -> Iterator[str]:
+    """Yield a line for each option of a group: the option, and the first line of its file."""
+    files = {file.stem: file for file in files_of_group(group, config_dir)}
+    for name in sorted(files):
+        yield from _entry(f"{group}={name}", first_line_of(files[name]))
+
+
+def _in_other_options(wanted: str, groups: Sequence[str]) -> Iterator[str]:
+    """Yield lines with a key that the chosen option of its group does not have. Show the key for each other option."""
+    group = wanted.partition(".")[0]
+    for option in known_keys().get(wanted, ()) if group in groups else ():
+        yield f"{group}={option}:"
+        tree: dict = {}
+        comments: dict[str, str] = {}
+        for file in option_files(group, option, None):
+            tree |= read_yaml(file, trusted=True)
+            comments |= comments_of(file)[1]
+        meanings = {f"{group}.{key}": comment for key, comment in comments.items()}
+        yield from _section({group: tree}, "", meanings, wanted=wanted)
 
 
 def _meanings(command: str, groups: Sequence[str], typed: "Typed") -> dict[str, str]:
@@ -121,12 +148,16 @@ def _section(
         if wanted and key != wanted and not key.startswith(f"{wanted}."):
             continue
 
-        shown = f"  {key}={_as_typed(value)}"
-        meaning = meanings.get(key, "")
-        if len(shown) > KEY_WIDTH and meaning:
-            yield shown
-            shown = ""
-        yield from _wrapped(meaning, f"{shown:{KEY_WIDTH}}  ")
+        yield from _entry(f"{key}={_as_typed(value)}", meanings.get(key, ""))
+
+
+def _entry(override: str, meaning: str) -> Iterator[str]:
+    """Yield lines with an override and its meaning."""
+    shown = f"  {override}"
+    if len(shown) > KEY_WIDTH and meaning:
+        yield shown
+        shown = ""
+    yield from _wrapped(meaning, f"{shown:{KEY_WIDTH}}  ")
 
 
 def _as_typed(value: object) -> str:

@@ -14,11 +14,13 @@ from gptmini.commands.mistakes import (
     one_line_errors,
     print_error,
     refuse_options_as_keys,
+    similar_option,
 )
 from gptmini.configuration.compose import Composed, as_user_errors, check_root, typed_for_job
-from gptmini.configuration.keys import known_keys
+from gptmini.configuration.keys import groups, known_keys, nearest_key
 from gptmini.configuration.messages import explain
 from gptmini.configuration.overrides import key_of, quote_for_hydra
+from gptmini.configuration.texts import override_for, texts_as_overrides, without_keys
 from gptmini.configuration.user_modules import allow_user_modules
 from gptmini.files import CONFIGS
 from gptmini.process import MISUSE, mute
@@ -133,7 +135,7 @@ def parse_flags(
     parser.set_defaults(dry_run=False)
     if has_dry_run:
         parser.add_argument("--dry-run", action="store_true")
-    parser.error = lambda message: refuse(parser, message)
+    parser.error = lambda message: refuse(parser, message, arguments)
     flags = parser.parse_intermixed_args(arguments)
     refuse_options_as_keys(parser, flags.overrides)
 
@@ -154,9 +156,11 @@ def parse_flags(
 
     # gptmini prints the help and the configuration itself, because Hydra would print them without resolving resume=.
     flags.shown_keys = []
+    words = flags.overrides
     if flags.help:
-        flags.shown_keys = [word for word in flags.overrides if "=" not in word]
-        flags.overrides = [word for word in flags.overrides if "=" in word]
+        flags.shown_keys, words = without_keys(words)
+    given = set(flags.overrides)
+    flags.overrides = texts_as_overrides(words)
     shows_job = flags.cfg == "job" and not flags.package
     if flags.cfg and not shows_job:
         if any(key_of(word) in ("resume", "folder") for word in flags.overrides):
@@ -164,7 +168,7 @@ def parse_flags(
                 "to print the configuration of a resumed run, use --cfg job without --package"
             )
         flags.cfg = None
-        return flags, arguments
+        return flags, [*flags.overrides, *(word for word in arguments if word not in given)]
 
     overrides = quote_for_hydra(flags.overrides, multirun=flags.multirun)
     if flags.multirun:
@@ -178,36 +182,61 @@ def parse_flags(
     return flags, [*overrides, *own]
 
 
-def refuse(parser: argparse.ArgumentParser, message: str, *, with_sweep: bool = False) -> NoReturn:
+def refuse(
+    parser: argparse.ArgumentParser,
+    message: str,
+    arguments: Sequence[str],
+    *,
+    with_sweep: bool = False,
+) -> NoReturn:
     """Print an error of argparse as one line on stderr, and exit with code 2.
 
-    If an unknown flag has the name of a key, the message shows how to set the key.
+    If an unknown option has the name of a key, the message shows the override with the value of the option.
 
     Args:
         parser: the parser that found the error.
         message: argparse's message.
+        arguments: the command line of the parser.
         with_sweep: True if the command has the keys of the group 'sweep'.
     """
-    unknown = re.match(r"unrecognized arguments: --([\w.-]+)", message)
-    key = None if unknown is None else _key_named(unknown[1].replace("-", "_"), with_sweep)
-    if unknown is not None and key is not None:
-        message = f"--{unknown[1]} is not an option; write {key}=VALUE"
+    unknown = re.match(r"unrecognized arguments: (-\S+)", message)
+    override = None if unknown is None else _override_meant(parser, unknown[1], arguments)
+    is_of_sweep = override is not None and override.startswith("sweep.")
+    if unknown is not None and override is not None and (with_sweep or not is_of_sweep):
+        option = unknown[1].partition("=")[0]
+        message = f"{option} is not an option; write {override}"
     else:
         message = complaint(parser, message)
     print_error(message)
     sys.exit(MISUSE)
 
 
-def _key_named(name: str, with_sweep: bool) -> str | None:
-    """Return the key or the group with this name.
+def _override_meant(
+    parser: argparse.ArgumentParser, option: str, arguments: Sequence[str]
+) -> str | None:
+    """Return the override that an unknown option means, such as optimizer.lr=0.1 for --lr 0.1.
 
-    If there is no such key or group, return a key GROUP.NAME. If no key matches, return None.
+    Return None if another option or no key is similar.
     """
-    groups = [place.name for place in CONFIGS.iterdir() if place.is_dir()]
-    keys = [key for key in known_keys() if with_sweep or not key.startswith("sweep.")]
-    if name in keys or name in groups:
-        return name
-    return next((key for key in keys if key.partition(".")[2] == name), None)
+    i = next(i for i in range(len(arguments)) if arguments[i].startswith(option))
+    name, equals, value = arguments[i].lstrip("-").partition("=")
+    name = name.replace("-", "_")
+    in_group = [known for known in known_keys() if known.partition(".")[2] == name]
+    if name in known_keys() or name in groups():
+        key = name
+    elif in_group:
+        key = in_group[0]
+    elif similar_option(parser, option) is None:
+        key = nearest_key(name)
+    else:
+        key = ""
+    if not key:
+        return None
+
+    if not equals:
+        following = arguments[i + 1] if i + 1 < len(arguments) else "-"
+        value = "VALUE" if following.startswith("-") or "=" in following else following
+    return override_for(key, value)
 
 
 def _check_jobs_differ(overrides: Sequence[str]) -> None:

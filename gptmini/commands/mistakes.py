@@ -6,6 +6,7 @@ import errno
 import os
 import re
 import select
+import shlex
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -32,6 +33,7 @@ REWORDED = (
     (r"argument (\S+): expected .*", r"\1 requires a value"),
     (r"argument (\S+): ignored explicit argument (.*)", r"\1 takes no value, got \2"),
     (r"argument (\S+): not allowed with argument (\S+)", r"give either \2 or \1, not both"),
+    (r"the following arguments are required: run", "missing argument: run, such as runs/latest"),
     (r"the following arguments are required: (.*)", r"missing argument: \1; see --help"),
 )
 # If an option is unknown, gptmini suggests a known option of at least this similarity. For example, the similarity of
@@ -136,11 +138,20 @@ def complaint(parser: argparse.ArgumentParser, message: str) -> str:
 
     word = unknown[1]
     is_option = word.startswith("-")
-    meant = "--" + word.partition("=")[0].lstrip("-").replace("_", "-")
-    cutoff = ALIKE if is_option else 1.0  # a word without dashes must equal an option's name
-    close = difflib.get_close_matches(meant, _flags_of(parser), n=1, cutoff=cutoff)
-    fix = f"did you mean {close[0]}?" if close else "see --help"
+    meant = similar_option(parser, word)
+    if not is_option and "=" not in word and "--prompt" in _flags_of(parser):
+        return f"unknown argument {word}; for a prompt, write --prompt {shlex.quote(word)}"
+    fix = f"did you mean {meant}?" if meant else "see --help"
     return f"unknown {'option' if is_option else 'argument'} {word}; {fix}"
+
+
+def similar_option(parser: argparse.ArgumentParser, word: str) -> str | None:
+    """Return the option that an unknown word probably means, or None."""
+    # A word without dashes must equal the name of an option.
+    cutoff = ALIKE if word.startswith("-") else 1.0
+    meant = "--" + word.partition("=")[0].lstrip("-").replace("_", "-")
+    close = difflib.get_close_matches(meant, _flags_of(parser), n=1, cutoff=cutoff)
+    return close[0] if close else None
 
 
 def refuse_options_as_keys(parser: argparse.ArgumentParser, words: Sequence[object]) -> None:

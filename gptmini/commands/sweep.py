@@ -1,4 +1,4 @@
-"""Train one run for each combination of values, and find the best run: gptmini sweep [KEY=VALUES ...] [--jobs N]."""
+"""Train one run for each combination of values, and find the best run: gptmini sweep [TEXT ...] [KEY=VALUES ...]."""
 
 import argparse
 import importlib.util
@@ -13,20 +13,21 @@ from gptmini.configuration.building import sweep_settings
 from gptmini.configuration.compose import compose
 from gptmini.configuration.overrides import as_override, key_of
 from gptmini.configuration.sweep_space import is_sweep_override, space_of
+from gptmini.configuration.texts import texts_as_overrides, without_keys
 from gptmini.files import install_command
 from gptmini.job.sweeping import check_and_prepare, detach_from_launcher, train_all
 from gptmini.process import restore_gc_and_sigint
 from gptmini.user_error import UserError
 
 
-def parse(arguments: list[str] | None) -> argparse.Namespace:
+def parse(arguments: list[str]) -> argparse.Namespace:
     """Parse the command line. The field 'overrides' contains all words that are not options."""
     parser = Parser(prog="gptmini sweep", add_help=False, allow_abbrev=False)
     parser.add_argument("overrides", nargs="*")
     parser.add_argument("--jobs", type=int)
     parser.add_argument("--config-dir")
     parser.add_argument("--help", "-h", action="store_true")
-    parser.error = lambda message: refuse(parser, message, with_sweep=True)
+    parser.error = lambda message: refuse(parser, message, arguments, with_sweep=True)
     options = parser.parse_intermixed_args(arguments)
     refuse_options_as_keys(parser, options.overrides)
 
@@ -37,13 +38,14 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     return options
 
 
-def main(arguments: list[str] | None = None) -> None:
+def main(arguments: list[str]) -> None:
     """Train all unfinished runs of a sweep. Exit with code 0 only if all runs have finished."""
     task = detach_from_launcher()
     with one_line_errors():
         options = parse(arguments)
-        keys = [word for word in options.overrides if options.help and "=" not in word]
-        own = [line for line in options.overrides if is_sweep_override(line) and line not in keys]
+        keys, words = without_keys(options.overrides) if options.help else ([], options.overrides)
+        overrides = texts_as_overrides(words)
+        own = [line for line in overrides if is_sweep_override(line)]
         for line in own:
             if line.lstrip("+~").startswith("sweep.params"):
                 raise UserError(
@@ -60,7 +62,7 @@ def main(arguments: list[str] | None = None) -> None:
             raise UserError(f"gptmini sweep requires optuna; run: {install_command('sweep')}")
 
         settings = sweep_settings(composed)
-        typed = [line for line in options.overrides if not is_sweep_override(line)]
+        typed = [line for line in overrides if not is_sweep_override(line)]
         if not any(key_of(line) == "name" for line in typed):
             typed.append(f"name={settings.name}")
         space = space_of(settings.params, typed)

@@ -1,4 +1,4 @@
-"""Train a GPT: gptmini train [KEY=VALUE ...]. The option --help lists all groups and keys."""
+"""Train a GPT: gptmini train [TEXT ...] [KEY=VALUE ...]. The option --help lists all groups and keys."""
 
 import sys
 import time
@@ -43,7 +43,7 @@ def show_configuration(composed: Composed) -> None:
 
     If resume= or folder= names a run, print the configuration of this run.
 
-    If budget= is set, prepare the text before printing, because the chosen values depend on the text.
+    If budget= or epochs= is set, prepare the text before printing, because the chosen values depend on the text.
     """
     from gptmini.configuration.building import as_yaml, build_settings
     from gptmini.configuration.stored import resolve_configuration
@@ -52,12 +52,20 @@ def show_configuration(composed: Composed) -> None:
     plain, typed = resolve_configuration(composed)
     changes = {}
     trains = "verify" not in plain  # a key of gptmini prepare
-    if trains and plain["budget"] is not None and plain["resume"] is None:
-        from gptmini.data import Watcher
-        from gptmini.job.budget import BudgetChooser
-        from gptmini.job.train import prepare_process
+    if trains and plain["resume"] is None:
+        if plain["budget"] is not None:
+            from gptmini.data import Watcher
+            from gptmini.job.budget import BudgetChooser
+            from gptmini.job.train import prepare_process
 
-        settings = build_settings(plain)
-        prepare_process(settings)
-        changes = BudgetChooser(settings, typed, Watcher(), began=began).choose().changes
+            settings = build_settings(plain)
+            prepare_process(settings)
+            changes = BudgetChooser(settings, typed, Watcher(), began=began).choose().changes
+        elif plain["epochs"] is not None:
+            from gptmini.job.epochs import steps_for_epochs
+            from gptmini.job.tokens import open_tokens
+
+            settings = build_settings(plain)
+            store, _ = open_tokens(settings, typed)
+            changes = steps_for_epochs(settings, store)
     print(as_yaml(plain, changes), end="")

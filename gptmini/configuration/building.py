@@ -33,8 +33,8 @@ def root_settings(config: "DictConfig", kind: type[RootSettings] = RootSettings)
 
     names = kind.__dataclass_fields__
     for name in names:
-        # The config.yaml of earlier runs has no budget.
-        if name not in config and name != "budget":
+        # The config.yaml of earlier runs does not have these keys.
+        if name not in config and name not in ("budget", "epochs"):
             raise UserError(f"{name} is required; set {name}=VALUE")
     values: Any = OmegaConf.to_container(OmegaConf.masked_copy(config, [*names]))
     return kind(**values)

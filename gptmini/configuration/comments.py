@@ -30,6 +30,14 @@ def comments_of(file: Path) -> tuple[str, dict[str, str]]:
     return _joined(header), comments
 
 
+def first_line_of(file: Path) -> str:
+    """Return the first line of the comment that describes a configuration file."""
+    for line in file.read_text(encoding="utf-8").splitlines():
+        if not line.startswith("# @"):
+            return _joined([line]) if line.startswith("#") else ""
+    return ""
+
+
 def _nodes(node: Any, prefix: str = "") -> Iterator[tuple[str, Any, Any]]:
     """Yield the dotted name, the key and the value of each entry in a mapping and in its nested mappings."""
     if not isinstance(node, yaml.MappingNode):

@@ -15,6 +15,34 @@ HYDRAS_KEYS = {"_args_": list, "_convert_": str, "_partial_": bool, "_recursive_
 COMPOSED = ("train", "prepare", "sweep")  # commands whose configuration Hydra composes
 # Groups of named parts. A user adds parts with +GROUP.NAME.
 PART_GROUPS = ("callbacks", "logger")
+# Words of other programs and of everyday speech for keys of gptmini. nearest_key would find a wrong key for them.
+SYNONYMS = {
+    "batch": "trainer.batch_size",
+    "block_size": "model.context_length",
+    "cpu": "trainer.device",
+    "dataset": "data.path",
+    "dim": "model.d_model",
+    "file": "data.path",
+    "gpu": "trainer.device",
+    "gpus": "trainer.devices",
+    "hidden_size": "model.d_model",
+    "input": "data.path",
+    "iterations": "trainer.max_steps",
+    "iters": "trainer.max_steps",
+    "learning_rate": "optimizer.lr",
+    "n_embd": "model.d_model",
+    "num_train_epochs": "epochs",
+    "out_dir": "folder",
+    "output_dir": "folder",
+    "seq_len": "model.context_length",
+    "steps": "trainer.max_steps",
+    "text": "data.path",
+}
+
+
+def groups() -> list[str]:
+    """Return the groups of gptmini's configurations."""
+    return sorted(path.name for path in CONFIGS.iterdir() if path.is_dir())
 
 
 def root_keys(command: str) -> set[str]:
@@ -104,7 +132,9 @@ def unknown_key(key: str) -> str:
 
 
 def nearest_key(key: str) -> str:
-    """Return the known key that is most similar to an unknown key, or an empty string if no key is similar."""
+    """Return the known key that an unknown key may mean, or an empty string if no key is similar."""
+    if key in SYNONYMS:
+        return SYNONYMS[key]
     # A key with a dot is inside a group, so it cannot mean the group itself.
     options = [known for known in known_keys() if "." in known or "." not in key]
     close = difflib.get_close_matches(key, options, n=1)

@@ -4,7 +4,6 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from gptmini.files import CONFIGS
 from gptmini.key_table import keys_with
@@ -43,7 +42,7 @@ def quote_for_hydra(typed: Sequence[str], *, multirun: bool = False) -> list[str
     for line in typed:
         key, equals, value = line.partition("=")
         if not equals and not line.startswith("~"):
-            raise UserError(f"an override must be KEY=VALUE, got {line}{_remedy(line)}")
+            raise UserError(f"an override must be KEY=VALUE, got {line}")
         if key_of(line) in FOLDERS:
             raise UserError(f"{key_of(line)} has no effect; set folder=, runs_dir= or data_dir=")
         is_read = False
@@ -100,15 +99,6 @@ def _overflows(value: object) -> bool:
     return isinstance(value, float) and math.isinf(value)
 
 
-def _remedy(word: str) -> str:
-    """Return the remedy for a word without an equals sign, as the end of an error message."""
-    if Path(word).is_file():
-        return f"; to train on this file, write data=text data.path={word}"
-    if word.endswith(("]", "}", ",")):
-        return "; quote a list or a mapping, because the shell splits it at spaces: 'key=[a, b]'"
-    return ""
-
-
 def key_of(line: str) -> str:
     """Return the key of an override, without a leading +, ++ or ~."""
     return line.lstrip("+~").partition("=")[0]
@@ -134,6 +124,21 @@ def as_override(key: str, value: str) -> str:
     (line,) = quote_for_hydra([f"{key}={value}"])
     is_same = OverridesParser.create().parse_override(line).value() == value
     return line if is_same else f"{key}={quoted(value)}"
+
+
+def list_override(key: str, values: Sequence[str]) -> str:
+    """Return KEY=[VALUE,...] for text values. Each value is quoted for Hydra if necessary."""
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.errors import HydraException
+
+    def is_read(value: str) -> bool:
+        try:
+            return OverridesParser.create().parse_override(f"{key}=[{value}]").value() == [value]
+        except HydraException:
+            return False
+
+    items = [value if is_read(value) else quoted(value) for value in values]
+    return f"{key}=[{','.join(items)}]"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,6 +23,8 @@ from gptmini.user_error import UserError
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
+    from gptmini.training.settings import RootSettings
+
 
 def resolve_configuration(composed: Composed) -> tuple[dict[str, Any], Typed]:
     """Return the configuration of a new or resumed run as plain values, and all its overrides so far.
@@ -46,6 +48,7 @@ def resolve_configuration(composed: Composed) -> tuple[dict[str, Any], Typed]:
         raise UserError(f"{missing[0]} is required; set {missing[0]}=VALUE")
     OmegaConf.resolve(config)
     root = root_settings(config)
+    _check_epochs(root, typed)
     named = _run_to_resume(root.resume, root.folder)
     if named is not None:
         config, typed = _stored_configuration(named, config, typed)
@@ -55,6 +58,18 @@ def resolve_configuration(composed: Composed) -> tuple[dict[str, Any], Typed]:
         take_from_source(config, typed)
     plain: Any = OmegaConf.to_container(config)
     return plain, typed
+
+
+def _check_epochs(root: "RootSettings", typed: Typed) -> None:
+    """Raise UserError if another key sets the number of steps, too."""
+    if root.epochs is None:
+        return
+    for key, is_set in (
+        ("budget", root.budget is not None),
+        ("trainer.max_steps", typed.has("trainer.max_steps")),
+    ):
+        if is_set:
+            raise UserError(f"give either epochs= or {key}=, not both")
 
 
 def _run_to_resume(resume: str | None, folder: str | None) -> Path | None:
@@ -135,6 +150,8 @@ def _apply(key: str, stored: "DictConfig", config: "DictConfig", folder: Path, l
     old = OmegaConf.select(stored, key)
     if new == old and key != "experiment":
         return
+    if key == "epochs":
+        raise UserError("a resumed run cannot change epochs; write trainer.max_steps= instead")
     if key not in keys_with("resumable"):
         raise UserError(
             f"a resumed run cannot change {key}; leave out {line}, or start a new run with init_from={folder}"

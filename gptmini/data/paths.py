@@ -311,6 +311,11 @@ def _holds_text(file: Path) -> bool:
     return data != b"" and b"\0" not in data
 
 
+def copied_stdin() -> Path | None:
+    """Return the file with the text of stdin, or None if this process has not read a text from stdin."""
+    return _standard_input() if _standard_input.cache_info().currsize else None
+
+
 @cache
 def _standard_input() -> Path:
     """Copy stdin to a temporary file, because text is read several times. Delete the file when the process ends.

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from gptmini.configuration.compose import compose
 from gptmini.configuration.messages import explain, ran_out_of_memory
+from gptmini.configuration.texts import texts_as_overrides
 from gptmini.job.result import TrainingResult
 from gptmini.job.train import train
 from gptmini.user_error import UserError
@@ -47,7 +48,7 @@ def _train(overrides: Sequence[str]) -> TrainingResult:
             f"gptmini.train trains in one process, but {launcher} started several processes; "
             "run the command gptmini train"
         )
-    composed = compose("train", overrides)
+    composed = compose("train", texts_as_overrides(overrides))
     devices = composed.value("trainer.devices")
     if devices not in (1, "auto"):
         raise UserError(

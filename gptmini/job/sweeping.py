@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from gptmini.configuration.building import build_settings
 from gptmini.configuration.compose import compose
 from gptmini.configuration.stored import resolve_configuration
+from gptmini.job.epochs import steps_for_epochs
 from gptmini.job.printing import print_topic
 from gptmini.job.sweep_table import Table, config_dir_arguments, print_ending
 from gptmini.job.tokens import open_tokens
@@ -101,6 +102,9 @@ def check_and_prepare(space: Space, config_dir: str | None) -> Checked:
     settings, typed = parts[0]
     watcher = Watcher(on_note=lambda note: print_topic("data", note))
     store, _ = open_tokens(settings, typed, watcher=watcher)
+    changes = steps_for_epochs(settings, store)
+    if changes:
+        settings = build_settings(settings.plain, changes)
     return Checked(
         tree=settings.plain,
         text=store.fingerprint,
@@ -120,6 +124,7 @@ def train_all(
     config_dir: str | None,
 ) -> int:
     """Train the trials of a checked sweep that are not done yet. Return the exit code of the command."""
+    from gptmini.data.paths import copied_stdin
     from gptmini.sweep.study import Sweep
     from gptmini.sweep.worker import SweepStop, Worker
 
@@ -143,6 +148,7 @@ def train_all(
             ],
             variables=_gpus_of(place + n_workers * task.on_machine, checked),
             command=TRAIN,
+            stdin=copied_stdin() or Path(os.devnull),
         )
         for place in range(n_workers)
     ]

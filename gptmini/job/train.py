@@ -17,6 +17,7 @@ from gptmini.configuration.overrides import Typed
 from gptmini.configuration.stored import resolve_configuration
 from gptmini.job.announcer import make_console, open_announcer, print_end
 from gptmini.job.budget import BudgetChooser
+from gptmini.job.epochs import steps_for_epochs
 from gptmini.job.fit import fit
 from gptmini.job.launch import start_ranks
 from gptmini.job.loggers import build_loggers, log_setup
@@ -119,17 +120,20 @@ def open_run_tokens(
     *,
     began: float,
 ) -> "tuple[Settings, TokenStore, bool, Sequence[str]]":
-    """Open or prepare the tokens of a run as open_tokens does. If budget= is set for a new run, choose its settings.
+    """Open or prepare the tokens of a run as open_tokens does. For a new run, apply budget= and epochs=.
 
     Return the settings of the run, its tokens, whether this call prepared them, and lines about the choice of budget=.
     """
-    if settings.root.budget is None or settings.root.resume is not None:
+    lines: Sequence[str] = ()
+    if settings.root.budget is not None and settings.root.resume is None:
+        choice = BudgetChooser(settings, typed, watcher, began=began).choose()
+        changes, store, prepared_now, lines = choice
+    else:
         store, prepared_now = open_tokens(settings, typed, state, watcher=watcher)
-        return settings, store, prepared_now, ()
-
-    choice = BudgetChooser(settings, typed, watcher, began=began).choose()
-    changed = build_settings(settings.plain, choice.changes)
-    return changed, choice.store, choice.prepared_now, choice.lines
+        changes = steps_for_epochs(settings, store)
+    if changes:
+        settings = build_settings(settings.plain, changes)
+    return settings, store, prepared_now, lines
 
 
 def plan_of(run: "Run", settings: Settings, store: "TokenStore") -> dict[str, Any]:

@@ -1,11 +1,15 @@
 """Find the run and the checkpoint that a path from the command line means. Every command uses these functions."""
 
+import difflib
 import re
 from pathlib import Path
 
 from gptmini.runs.first_checkpoint import no_checkpoint_yet
 from gptmini.runs.run_folder import identity_of, is_run, is_training, relative_to_cwd
 from gptmini.user_error import UserError
+
+# The folder of all runs, unless runs_dir= names another folder.
+RUNS = Path("runs")
 
 # The names of a run's checkpoint files, without .ckpt. The folder 'checkpoints' may also contain renamed checkpoints
 # (set-aside-...) and a user's own files. gptmini reads these other files only if a command names them.
@@ -32,9 +36,7 @@ def named_run(path: str | Path, *, saved: bool = False) -> Path:
         raise UserError("the name of a run must not be empty; use runs/latest for the latest run")
     path = Path(path).expanduser()
     if not path.exists():
-        raise UserError(
-            f"{path} does not exist; give a run folder such as runs/latest, or a run's .ckpt file"
-        )
+        raise UserError(f"{path} does not exist; {_nearest(path)}")
     is_run = (path / "config.yaml").exists() or (path / "checkpoints").is_dir()
     if path.is_file() or is_run:
         return path
@@ -51,6 +53,16 @@ def named_run(path: str | Path, *, saved: bool = False) -> Path:
             f"{path} is the folder of all runs; give {path / 'latest'} or the folder of one run, such as {runs[-1]}"
         )
     return path
+
+
+def _nearest(path: Path) -> str:
+    """Return the fix for a path that does not exist: the run with the most similar name, if there is one."""
+    runs = [*RUNS.glob("*"), *RUNS.glob("*/*")]
+    similar = [str(run) for run in runs if run.name == path.name]
+    similar += difflib.get_close_matches(str(path), map(str, runs), n=1)
+    if similar:
+        return f"did you mean {similar[0]}?"
+    return "give a run folder such as runs/latest, or a run's .ckpt file"
 
 
 def find_run(path: str | Path) -> Path:

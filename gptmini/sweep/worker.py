@@ -104,6 +104,7 @@ class Worker:
     command: Sequence[str]  # the command that trains a run, without overrides
     extra: Sequence[str] = ()  # overrides that this worker adds to each run
     variables: Mapping[str, str] | None = None  # environment variables added for this worker's runs
+    stdin: Path = Path(os.devnull)  # the file that each run reads as stdin
 
     def work(self) -> None:
         """Take trials and train their runs, until no trial is left.
@@ -165,11 +166,11 @@ class Worker:
         overrides = self.sweep.space.overrides(trial.texts)
 
         # The output goes to a file, because a pipe would break when the worker is killed.
-        with output.open("ab") as file:
+        with output.open("ab") as file, self.stdin.open("rb") as stdin:
             return self.stopping.run(
                 [*self.command, *overrides, *self.extra, f"folder={run}"],
                 env={**os.environ, **(self.variables or {})},
-                stdin=subprocess.DEVNULL,
+                stdin=stdin,
                 stdout=file,
                 stderr=subprocess.STDOUT,
                 pass_fds=[trial.lock],

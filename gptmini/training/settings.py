@@ -40,6 +40,7 @@ def _not_empty(place: str) -> str:
 Place = Annotated[str, AfterValidator(_not_empty)]
 # A time such as 90s, 10m or 1h30m.
 Duration = Annotated[str, Field(pattern=r"^([0-9]{1,6}[hms])+$")]
+MOST_EPOCHS = 1_000_000  # a user who sets more probably means steps or tokens
 SECONDS_OF = {"h": 3600, "m": 60, "s": 1}
 
 
@@ -61,6 +62,8 @@ class RootSettings:
     # Time for a new run. The time decides the model sizes and the number of steps. None: the configuration decides the
     # model sizes and the number of steps.
     budget: PositiveFloat | Duration | None = None
+    # Passes over the training tokens of a new run. None: the configuration decides the number of steps.
+    epochs: Annotated[float, Field(gt=0, le=MOST_EPOCHS)] | None = None
 
     @property
     def n_workers(self) -> int:

@@ -191,3 +191,41 @@ def test_one_key_or_those_of_a_group_are_shown_alone(shown):
     expected = {key for key in whole if key.startswith("callbacks.samples.")} | {"seed"}
     assert set(alone) == expected
     assert all(alone[key] == whole[key] for key in alone)
+
+
+@pytest.mark.parametrize("group", ["experiment", "model", "data"])
+def test_a_group_is_shown_with_each_option_and_the_first_line_of_its_file(shown, group):
+    text = " ".join(shown(group).split())
+    for file in (CONFIGS / group).iterdir():
+        (first, *_) = [line for line in file.read_text().splitlines() if not line.startswith("# @")]
+        assert f"{group}={file.stem} {first.removeprefix('# ')}" in text
+    keys = shown_keys(f"Current values:\n{shown(group)}")
+    assert {key for key in keys if "." in key} == {
+        key for key in shown_keys(shown()) if key.startswith(f"{group}.")
+    }
+
+
+def test_the_first_line_of_each_option_is_a_whole_sentence():
+    for file in CONFIGS.glob("*/*.yaml"):
+        (first, *_) = [line for line in file.read_text().splitlines() if not line.startswith("# @")]
+        assert re.fullmatch(r"# .+\.", first), file
+
+
+def test_a_key_of_other_options_is_shown_for_each_of_them(shown):
+    text = shown("data.path")
+    assert re.findall(r"^(data=\w+):", text, re.MULTILINE) == [
+        "data=shakespeare",
+        "data=text",
+        "data=tokens",
+    ]
+    assert "  data.path=???  " in text
+    assert "- for stdin" in " ".join(text.split())
+    assert "data.path=my.txt" in shown("data.path", "my.txt")
+
+
+def test_a_word_that_is_a_file_and_a_key_means_the_key(shown, tmp_path):
+    for name in ("seed", "model"):
+        (tmp_path / name).write_text("a text")
+    assert "  seed=1  " in shown("seed")
+    assert "  model=tiny  " in shown("model")
+    assert "  data.path=my.txt  " in shown("my.txt")

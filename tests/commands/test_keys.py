@@ -24,6 +24,7 @@ BPE = "tokenizer=bpe tokenizer.vocab_size=270"
 # the run to compare with, unless it is the tiny run.
 EFFECTS = {
     "name": ("other", "folder"),
+    "epochs": ("0.1", "steps"),
     "seed": ("2", "weights"),
     "folder": ("mine", "folder"),
     "resume": ("nowhere", "error"),

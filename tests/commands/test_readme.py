@@ -232,6 +232,9 @@ def test_the_documented_commands_run(clone, type_command, command):
     if arguments and not {"--help", "--cfg"} & set(arguments):
         resumed = any(argument.startswith("resume=") for argument in arguments)
         shortened = SHORTENED.get(arguments[0], [])
+        if any(argument.startswith("epochs=") for argument in arguments):
+            # epochs= sets the number of steps. A short training split takes few steps.
+            shortened = ["data.val_fraction=0.9", *shortened[1:]]
         arguments += ["trainer.max_steps=6"] if resumed else shortened
         if "tokenizer=gpt2" in arguments and arguments[0] == "train":
             arguments.append("model.d_model=32")  # small, because the vocabulary has 50,257 tokens

@@ -232,6 +232,16 @@ def test_text_in_utf16_without_a_mark_is_no_utf8(tmp_path):
         documents(tmp_path / "a.txt")
 
 
+@pytest.mark.parametrize("data", [bz2.compress(b"hello " * 999), b"\x7fELF\x02\x01" + bytes(9)])
+def test_a_binary_file_is_named_so(tmp_path, data):
+    (tmp_path / "program").write_bytes(data)
+    with pytest.raises(UserError, match=r"program is a binary file, .* 0x.*data\.encoding"):
+        documents(tmp_path / "program")
+    (tmp_path / "latin.txt").write_bytes("café".encode("latin-1") * 99)
+    with pytest.raises(UserError, match="not valid UTF-8"):
+        documents(tmp_path / "latin.txt")
+
+
 # Unreadable lines of a file of records, each with its message.
 BAD_RECORDS = {
     ".jsonl": {

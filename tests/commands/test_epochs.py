@@ -1,0 +1,69 @@
+"""Commands with epochs=: the number of steps, and what a resumed run may change."""
+
+import pytest
+import yaml
+
+from gptmini.job.sweeping import check_and_prepare
+from gptmini.sweep import Dimension, Space
+from run_folders import config_of, last, newest
+
+# Of 8,000 bytes, the first 7,200 are trained on, and an end-of-text follows them. A step of experiment=smoke has four
+# windows of 8 tokens. One pass takes 7,201 / 32 = 225.03 steps.
+TEXT = "abcdefg\n" * 1000
+SMOKE = ("abc.txt", "experiment=smoke", "callbacks.pictures=null")
+LARGE = (*SMOKE, "trainer.global_batch_size=1800")  # 7,201 / (1800 * 8) = 0.5001
+
+
+@pytest.fixture(autouse=True)
+def text(script, tmp_path):
+    """Write abc.txt into the working folder."""
+    (tmp_path / "abc.txt").write_text(TEXT)
+
+
+@pytest.mark.parametrize(
+    ("epochs", "steps"), [("1", 226), ("2", 451), ("0.5", 113), ("0.001", 1), ("null", 4)]
+)
+def test_the_steps_of_epochs_replace_the_steps_of_an_experiment(script, epochs, steps):
+    shown = yaml.safe_load(script("train", *SMOKE, f"epochs={epochs}", "--cfg", "job").out)
+    assert shown["trainer"]["max_steps"] == steps
+
+
+def test_a_run_with_epochs_stores_its_steps_and_a_resumed_run_goes_on_with_more_steps(script):
+    assert script("train", *LARGE, "epochs=3").code == 0
+    assert config_of(newest())["trainer"]["max_steps"] == 2  # 1.5003, rounded up
+    assert last(newest())["global_step"] == 2
+
+    assert script("train", "resume=runs/latest", "trainer.max_steps=3").code == 0
+    assert last(newest())["global_step"] == 3
+    script("train", "resume=runs/latest", "epochs=4").assert_refused("epochs", "trainer.max_steps=")
+
+
+def test_with_folder_the_same_command_is_complete(script):
+    command = ("train", *LARGE, "epochs=3", "folder=x")
+    assert script(*command).code == 0
+    assert "is complete at step 2" in script(*command).out
+
+
+def test_gptmini_prepare_accepts_epochs(script):
+    assert script("prepare", *SMOKE, "epochs=2").code == 0
+
+
+@pytest.mark.parametrize("other", ["budget=10m", "trainer.max_steps=5"])
+def test_epochs_are_refused_with_another_key_that_sets_the_steps(script, tmp_path, other):
+    key = other.partition("=")[0]
+    script("train", *SMOKE, "epochs=2", other).assert_refused("epochs=", f"{key}=")
+    assert not (tmp_path / "data").exists()
+
+
+@pytest.mark.parametrize("epochs", ["0", "-1", "1e7", "inf", "two", "[1]"])
+def test_a_wrong_number_of_epochs_is_one_line(script, epochs):
+    script("train", *SMOKE, f"epochs={epochs}").assert_refused("epochs")
+
+
+def test_a_sweep_knows_the_steps_of_its_runs(script):
+    pytest.importorskip("optuna")
+    space = Space(
+        [Dimension("seed", texts=("1", "2"))],
+        ["data=text", "data.path=abc.txt", *SMOKE[1:], "epochs=2"],
+    )
+    assert check_and_prepare(space, None).tree["trainer"]["max_steps"] == 451

@@ -1,0 +1,98 @@
+"""Each common slip gives one line with the key, the option or the command to use, and exit code 2."""
+
+import shlex
+import sys
+
+import pytest
+
+from gptmini.commands import main
+
+# Words of a command line, and words of the error line: the key and the value, the option or the command to use.
+SLIPS = [
+    # Keys as options.
+    ("train --lr 0.1", "optimizer.lr=0.1"),
+    ("train -lr 0.1", "optimizer.lr=0.1"),
+    ("train --max-steps=100", "trainer.max_steps=100"),
+    ("train --max_step 100", "trainer.max_steps=100"),
+    ("train --batch-size 8", "trainer.batch_size=8"),
+    ("train --epoch 3", "epochs=3"),
+    ("train --steps 100", "trainer.max_steps=100"),
+    ("train --model tiny", "model=tiny"),
+    ("train --resume runs/dna", "resume=runs/dna"),
+    ("train --gpu", "trainer.device=VALUE"),
+    ("train --data my.txt", "data=text data.path=my.txt"),
+    ("train --text my.txt epochs=2", "data=text data.path=my.txt"),
+    ("sweep --jobs 2 --learning-rate 0.1,0.2", "optimizer.lr=0.1,0.2"),
+    # Keys by another name.
+    ("train epoch=3", "epochs"),
+    ("train lr=0.1", "optimizer.lr"),
+    ("train learning_rate=0.1", "optimizer.lr"),
+    ("train steps=100", "trainer.max_steps"),
+    ("train max_iters=100", "trainer.max_steps"),
+    ("train block_size=64", "model.context_length"),
+    ("train n_embd=64", "model.d_model"),
+    ("train text=my.txt", "data.path"),
+    # Texts and runs.
+    ("train data=dna.txt", "data.path=dna.txt"),
+    ("train data=./new/dna.txt", "data.path=./new/dna.txt"),
+    ("my.txt", "gptmini train my.txt"),
+    ("train my.tx", "my.txt"),
+    ("train my file.txt", "'my file.txt'"),
+    ("train my.txt data=pydoc", "my.txt data=pydoc"),
+    ("train my.txt data.path=dna.txt", "my.txt data.path=dna.txt"),
+    ("train program", "program binary 0x00 data.encoding"),
+    ("train runs/dna/1", "resume=runs/dna/1 init_from=runs/dna/1"),
+    ("sample dna", "runs/dna"),
+    ("train resume=runs/dba", "runs/dna"),
+    ("sample", "runs/latest"),
+    ("sample runs/dna Hi", "--prompt Hi"),
+    # Options of groups.
+    ("train tiny", "model=tiny"),
+    ("train optimizer=adam", "optimizer=adamw"),
+    ("train model", "model=NAME"),
+    ("train seed", "seed=VALUE"),
+    ("train experiment=wide", "experiment/wide.yaml --config-dir mine"),
+    ("train experiment=absent", "experiment/absent.yaml --config-dir"),
+    # Spaces, and values.
+    ("train data.path = my.txt", "data.path=my.txt"),
+    ("train sed =3", "seed=3"),
+    ("prepare tokenizer.vocab_size= 300", "tokenizer.vocab_size=300"),
+    ("train my.txt freeze=[embedding, norm]", "norm] 'key=[a, b]'"),
+    ("train budget=ten", "budget 10m 'ten'"),
+    ("train epochs=two", "epochs number 'two'"),
+    ("train epochs=2 budget=10m", "epochs= budget="),
+    ("sweep epochs=2 trainer.max_steps=4,5", "epochs= trainer.max_steps="),
+]
+
+
+@pytest.fixture
+def error_of(script, tmp_path, monkeypatch, capsys):
+    """Return a function that returns the error line of a command line. The folder has texts and a run."""
+    for name in ("dna.txt", "my file.txt"):
+        (tmp_path / name).write_text("acgt" * 100)
+    # The first bytes of a Linux program.
+    (tmp_path / "program").write_bytes(b"\x7fELF\x02\x01\x01" + bytes(9) + b"\x03\x00\x3e\x00\x01")
+    for name in ("mine/experiment/wide.yaml", "runs/dna/1/config.yaml"):
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).write_text("version: 0.3.0\n")
+
+    def run(typed):
+        monkeypatch.setattr(sys, "argv", ["gptmini", *shlex.split(typed)])
+        with pytest.raises(SystemExit) as end:
+            main()
+        assert end.value.code == 2
+        return capsys.readouterr().err
+
+    return run
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("typed", "words"), SLIPS)
+def test_a_slip_is_answered_with_the_words_to_write(error_of, typed, words):
+    if typed.startswith("sweep"):
+        pytest.importorskip("optuna")
+    line = error_of(typed)
+    assert line.startswith("error: ")
+    assert line.count("\n") == 1
+    for word in words.split(" "):
+        assert word in line, line
