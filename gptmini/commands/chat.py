@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 # The commands in a chat, and their help.
 COMMANDS = {
     "/clear": "start again",
+    "/retry": "answer the last message again, with a different seed",
     "/undo": "remove the last turn",
     "/save FILE": "append the chat to FILE as a line of JSON",
     "/system TEXT": "set the system message",
@@ -147,16 +148,18 @@ def talk(conversation: "Conversation") -> bool:
     """
     is_typed = prepare_stdin()
     is_complete = True
+    if is_typed:
+        print_note("Ctrl-C stops an answer, Ctrl-D ends the chat, /help lists the commands")
     with CtrlC() as ctrl_c:
         for line in lines(ctrl_c, is_typed=is_typed):
             ctrl_c.pressed = None
             command = COMMAND.fullmatch(line.strip())
             try:
                 if command is not None:
-                    obey(conversation, command[1], command[2] or "")
-                elif line.strip():
+                    line = obey(conversation, command[1], command[2] or "")
+                if line.strip():
                     answer(conversation, line, ctrl_c)
-            except (UserError, OSError) as error:
+            except UserError as error:
                 print_error(str(error))
                 is_complete = False
             except KeyboardInterrupt:
@@ -224,25 +227,39 @@ def print_note(note: str) -> None:
         print(f"({note})", file=sys.stderr, flush=True)
 
 
-def obey(conversation: "Conversation", name: str, argument: str) -> None:
-    """Carry out a command. Raises UserError if the command is unknown, or if its argument is missing."""
+def obey(conversation: "Conversation", name: str, argument: str) -> str:
+    """Carry out a command, and return the message that the model must answer then. The message is usually empty.
+
+    Raises UserError if the command is unknown, if its argument is missing, or if a file cannot be written.
+    """
     argument = argument.strip()
     messages = conversation.messages
     has_system = bool(messages) and messages[0]["role"] == "system"
     if name in ("/save", "/system") and not argument:
         raise UserError(f"{name} requires an argument; {HELP}")
-    if name == "/clear":
+    if name == "/help":
+        print(HELP.replace("; ", "\n"))
+    elif name == "/clear":
         del messages[1 if has_system else 0 :]
-    elif name == "/undo":
+    elif name in ("/undo", "/retry"):
         while messages and messages[-1]["role"] != "system":
-            if messages.pop()["role"] == "user":
+            message = messages.pop()
+            if message["role"] == "user":
+                if name == "/retry":
+                    conversation.seed += 1
+                    return message["content"]
                 break
     elif name == "/system":
         messages[: 1 if has_system else 0] = system_messages(argument)
     elif name == "/save":
         chat = json.dumps({"messages": messages}, ensure_ascii=False)
-        with Path(argument).expanduser().open("a", encoding="utf-8") as file:
-            file.write(f"{chat}\n")
-        print(f"saved {len(messages)} messages to {argument}")
+        try:
+            with Path(argument).expanduser().open("a", encoding="utf-8") as file:
+                file.write(f"{chat}\n")
+        except OSError as error:
+            raise UserError(f"cannot write {argument}: {error.strerror}") from None
+        noun = "message" if len(messages) == 1 else "messages"
+        print(f"saved {len(messages)} {noun} to {argument}")
     else:
         raise UserError(f"unknown command {name:.80}; use one of: {HELP}")
+    return ""

@@ -29,11 +29,12 @@ def prepare_stdin() -> bool:
     """Prepare stdin for lines of text, and return whether it is a terminal.
 
     At a terminal, input() gets arrow keys and a history, and returns pasted text as one line with line breaks in it.
-    From a pipe or a file, invalid UTF-8 becomes lone surrogates, which tokenizers refuse with an error for this line.
+    From a pipe or a file, lines may end as on Windows. Invalid UTF-8 becomes lone surrogates, which tokenizers refuse
+    with an error for this line.
     """
     if not sys.stdin.isatty():
         if isinstance(sys.stdin, io.TextIOWrapper):
-            sys.stdin.reconfigure(errors="surrogateescape")
+            sys.stdin.reconfigure(errors="surrogateescape", newline=None)
         return False
     with suppress(ImportError):  # not every Python has readline
         import readline

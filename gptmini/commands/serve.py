@@ -3,6 +3,9 @@
 import argparse
 import os
 import re
+import socket
+import sys
+from contextlib import suppress
 from importlib.util import find_spec
 
 from gptmini.commands.arguments import at_least_one, print_resolved_run
@@ -78,6 +81,20 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     return options
 
 
+def own_hosts(host: str) -> list[str]:
+    """Return the names by which clients may call a server that listens on this address.
+
+    If the server listens on all addresses, these are the computer's name and the address that it uses for other
+    networks.
+    """
+    if host not in ("0.0.0.0", "::"):
+        return [f"[{host}]" if ":" in host else host]
+    with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect(("192.0.2.1", 9))  # an address for documentation; UDP sends nothing here
+        return [socket.gethostname(), probe.getsockname()[0]]
+    return [socket.gethostname()]
+
+
 @one_line_errors()
 @advising_on_memory("lower --batch-size, or use a machine with more memory")
 def main(arguments: list[str] | None = None) -> None:
@@ -109,10 +126,21 @@ def main(arguments: list[str] | None = None) -> None:
         stop=options.stop,
         ignore_end_of_text=options.ignore_end_of_text,
         max_tokens=options.max_new_tokens,
-        allowed_hosts=[*LOCAL_HOSTS, host, *options.allow_host],
+        allowed_hosts=[*LOCAL_HOSTS, *own_hosts(options.host), *options.allow_host],
         allow_origin=options.allow_origin,
         api_key=options.api_key,
     )
+    if options.host not in LOCAL_HOSTS and options.host != "::1":
+        names = ", ".join([*own_hosts(options.host), *options.allow_host])
+        note = (
+            ""
+            if options.api_key
+            else "; every client in the network can use it, unless you set --api-key"
+        )
+        print(
+            f"note: clients must call the server {names}; --allow-host adds a name{note}",
+            file=sys.stderr,
+        )
     engine = Engine(
         model,
         tokenizer,

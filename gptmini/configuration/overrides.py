@@ -41,6 +41,10 @@ def quote_for_hydra(typed: Sequence[str], *, multirun: bool = False) -> list[str
     readable = []
     for line in typed:
         key, equals, value = line.partition("=")
+        if equals and key != key.rstrip():
+            raise UserError(
+                f"an override must have no space before =, got {line}; write {key.rstrip()}={value.lstrip()}"
+            )
         if not equals and not line.startswith("~"):
             raise UserError(f"an override must be KEY=VALUE, got {line}")
         if key_of(line) in FOLDERS:

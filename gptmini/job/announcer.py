@@ -276,8 +276,11 @@ class Announcer:
         run = as_argument(folder)
         commands = [command_line("report", run)]
         if keeps_best:
-            sample = command_line("sample", run, *prompt_option(module.store))
-            commands = [sample, command_line("evaluate", run), *commands]
+            if module.store.tokenizer.chat_template is None:
+                use = command_line("sample", run, *prompt_option(module.store))
+            else:
+                use = command_line("chat", run)
+            commands = [use, command_line("evaluate", run), *commands]
         else:
             self.print_topic("model", "not saved: callbacks.checkpoints is off")
         self.print_topic("next", *commands)

@@ -3,6 +3,7 @@
 Source: https://platform.openai.com/docs/api-reference, the pages about completions and chat.
 """
 
+import difflib
 import time
 import uuid
 from collections.abc import Sequence
@@ -155,7 +156,9 @@ def parse(kind: type[_Sampling], body: Any) -> Any:
         if name in IGNORED:
             continue
         if name not in NEUTRAL:
-            raise RequestError(f"unknown field {name!r:.80}; remove this field")
+            close = difflib.get_close_matches(name, [*kind.model_fields, *NEUTRAL], n=1)
+            fix = f"did you mean {close[0]}?" if close else "remove this field"
+            raise RequestError(f"unknown field {name!r:.80}; {fix}")
         if value not in NEUTRAL[name]:
             raise RequestError(f"{name} is not supported, got {value!r:.80}", param=name)
     return request

@@ -390,7 +390,10 @@ class Server:
         if max_tokens is not None and max_tokens > limit:
             is_new_name = getattr(asked, "max_completion_tokens", None) is not None
             name = "max_completion_tokens" if is_new_name else "max_tokens"
-            raise RequestError(f"{name} must be at most {limit}, got {max_tokens}", param=name)
+            raise RequestError(
+                f"{name} must be at most {limit}, got {max_tokens}; the server's option --max-new-tokens raises this",
+                param=name,
+            )
         names = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
         own = {name: getattr(asked, name) for name in names if getattr(asked, name) is not None}
         try:

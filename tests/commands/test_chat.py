@@ -307,6 +307,19 @@ def test_a_later_turn_encodes_only_what_is_new(chatty, monkeypatch):
     assert len(later) == 2
 
 
+def test_retry_answers_again_with_another_seed(chatty, tmp_path):
+    text = f"Hi\n/retry\n/save {tmp_path / 'a.jsonl'}\n/retry\n"
+    result = chat_through_a_pipe(chatty, text.replace("\n", "\r\n"), "--seed", "3")
+    assert result.returncode == 0
+    ((question, found),) = [json.loads((tmp_path / "a.jsonl").read_text())["messages"]]
+    assert question == {"role": "user", "content": "Hi"}
+
+    model, tokenizer = load(chatty)
+    rules = Rules(max_new_tokens=512, temperature=0.8)
+    conversation = Conversation(model, tokenizer, rules, messages=[question], seed=4)
+    assert "".join(conversation.answer()) == found["content"]
+
+
 def test_raw_is_sample_interactive(monkeypatch):
     seen = []
     monkeypatch.setattr("gptmini.commands.sample.main", seen.append)

@@ -12,6 +12,7 @@ import pytest
 
 import programs
 from gptmini.checkpoint.file import header, write_checkpoint
+from gptmini.commands.serve import own_hosts
 from gptmini.generation import generate
 from gptmini.loading import load
 from gptmini.tokenizer import byte, with_chat_template
@@ -80,6 +81,12 @@ def test_an_answer_that_takes_longer_than_ten_seconds_does_not_keep_the_server(c
             server.send_signal(signal.SIGTERM)
             assert server.wait(PATIENCE) == -signal.SIGTERM
             assert 5 < time.monotonic() - began < 20
+
+
+def test_a_server_for_the_network_knows_its_own_names():
+    assert own_hosts("127.0.0.1") == ["127.0.0.1"]
+    assert own_hosts("::1") == ["[::1]"]
+    assert own_hosts("0.0.0.0")[0] == socket.gethostname()
 
 
 def test_mistakes_are_one_line(chatty, script, monkeypatch):

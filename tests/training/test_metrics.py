@@ -50,7 +50,7 @@ def test_every_scalar_is_that_of_the_event_files(train, tmp_path):
 
     curves = curves_of(read_lines(tmp_path))
     assert set(curves) == set(events.Tags()["scalars"])
-    assert [step for step, _ in curves["train/loss"]] == [1, 2, 4, 6]
+    assert [step for step, _ in curves["train/loss"]] == [1, 2, 3, 4, 6]
     assert [step for step, _ in curves["val/loss"]] == [3, 6]
     for tag, points in curves.items():
         rounded = [(step, np.float32(value)) for step, value in points]

@@ -19,7 +19,7 @@ from gptmini.training.module import GPTModule
 class Scalars(L.Callback):
     """A callback that logs loss, gradients, weights and speed of some optimizer steps, and the loss of each validation.
 
-    The callback logs the first step, the last step, and each step that is a multiple of every_steps. It measures the
+    The callback logs the first step, each step before a validation, and each multiple of every_steps. It measures the
     updates of the weights and the time of each part of a step only in logged steps. train/loss and weights/clipped are
     means over all steps since the last logged step. work/tokens_per_second is the speed since the last logged step.
 
@@ -147,7 +147,8 @@ class Scalars(L.Callback):
 
     def _due(self, step: int, pl_module: GPTModule) -> bool:
         """Return whether a step is logged. The first step is logged so that a user soon sees that the run works."""
-        return step in (1, pl_module.settings.max_steps) or step % self.every_steps == 0
+        is_validated = pl_module.settings.validation_due(step)  # always true for the last step
+        return step == 1 or step % self.every_steps == 0 or is_validated
 
     def _begin_step(self, trainer: L.Trainer, pl_module: GPTModule) -> None:
         """Start to time the next step if the next step will be logged."""
