@@ -119,13 +119,14 @@ def main(arguments: list[str] | None = None) -> None:
     prompts = read_prompts(options)
     rules = rules_of(options)
     Rules(**rules)  # refuses values out of range before the model is loaded
+    device = choose_device(options.device)
     if options.compile:
-        check_compiler(choose_device(options.device))
+        check_compiler(device)
     restore_gc_and_sigint()
 
     run = named_run(options.run, saved=True)
     model, tokenizer = load_for_sampling(
-        run, device=options.device, dtype=options.dtype, compile=options.compile
+        run, device=device, dtype=options.dtype, compile=options.compile
     )
     print_resolved_run(options.run, run)
     print_chat_hint(prompts, tokenizer)

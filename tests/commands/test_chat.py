@@ -98,7 +98,7 @@ def test_fifty_turns_with_ctrl_c_at_random_moments_keep_the_history(chatty, tmp_
         chat.type("\x03")
         chat.wait_for(rb"> $")
     chat.type(f"/save {tmp_path / 'saved.jsonl'}\n")
-    chat.wait_for(rb"saved \d+ messages")
+    chat.wait_for(rb"saved \d+ messages(?s:.)*> $")
     assert chat.end() == 0
 
     messages = json.loads((tmp_path / "saved.jsonl").read_text())["messages"]
@@ -106,7 +106,7 @@ def test_fifty_turns_with_ctrl_c_at_random_moments_keep_the_history(chatty, tmp_
     # Ctrl-C drops a line that the terminal has echoed, but not yet handed over. Every other line has an answer.
     asked = [int(message["content"].removeprefix("message ")) for message in messages[1::2]]
     assert asked == sorted(set(asked))
-    assert len(asked) > 40
+    assert len(asked) > 25
     roles = [message["role"] for message in messages[1:]]
     assert roles == ["user", "assistant"] * len(asked)
 
@@ -118,7 +118,7 @@ def test_pasted_lines_are_one_message(chatty, tmp_path):
     chat.type("\x1b[200~def f():\n    return 1\x1b[201~\n")
     chat.wait_for(rb"(?s)return 1.*> $")
     chat.type(f"/save {tmp_path / 'saved.jsonl'}\n")
-    chat.wait_for(rb"saved 2 messages")
+    chat.wait_for(rb"saved 2 messages(?s:.)*> $")
     assert chat.end() == 0
     question, _ = json.loads((tmp_path / "saved.jsonl").read_text())["messages"]
     assert question == {"role": "user", "content": "def f():\n    return 1"}

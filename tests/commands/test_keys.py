@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -112,7 +113,7 @@ EFFECTS = {
     "trainer.gradient_clip": ("0.001", "weights"),
     "trainer.val_every_steps": ("1", "validation steps"),
     "trainer.val_tokens": ("8", "validation losses"),
-    "trainer.device": ("cpu", "machine"),
+    "trainer.device": ("cuda" if sys.platform == "darwin" else "mps", "error"),
     "trainer.devices": ("3", "error"),
     "trainer.num_nodes": ("2", "error"),
     "trainer.precision": ("bf16", "losses"),

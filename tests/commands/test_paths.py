@@ -105,7 +105,7 @@ def test_printed_commands_are_what_a_shell_runs(script, short, tmp_path, monkeyp
     assert "done     3 steps" in ended
 
     commands = re.search(r"^next +(.+)\n +(.+)\n +(.+)$", ended, re.MULTILINE)
-    assert paste(commands[1], "--prompt=Line", "--max-new-tokens=2").startswith("Line")
+    assert paste(commands[1], "--max-new-tokens=2").startswith("Line")
     assert "bits per byte" in paste(commands[2])
     assert "report.html" in paste(commands[3])
 

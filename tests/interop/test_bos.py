@@ -12,7 +12,7 @@ from tokenizers import processors
 
 from gptmini.data import TextCorpus, TokenFiles, prepare, tasks
 from gptmini.data.inspect import inspect_split
-from gptmini.evaluation.measured import TrainedModel, measure
+from gptmini.evaluation.measured import Convention, TrainedModel, measure
 from gptmini.evaluation.texts import PreparedText, TextFiles
 from gptmini.generation.text import prompt_ids
 from gptmini.interop.reading import read_folder
@@ -101,11 +101,16 @@ def nats_of(theirs, window, n_scored):
         return float(theirs(torch.tensor([window]), labels=labels).loss) * n_scored
 
 
-def measured(folder, text, *, alone=False, stride=None):
+def measured(folder, text, *, unit="stream", stride=None):
     model, tokenizer = read_folder(folder)
     trained = TrainedModel(folder, folder, model, from_dict(tokenizer.to_dict()), None)
     return measure(
-        trained, text, alone=alone, stride=stride, batch_size=3, on_batch=lambda *n: None
+        trained,
+        text,
+        convention=Convention(unit),
+        stride=stride,
+        batch_size=3,
+        on_batch=lambda *n: None,
     )
 
 
@@ -123,7 +128,7 @@ def test_a_document_alone_stands_behind_the_token_of_lm_evaluation_harness(folde
             end = min(start + CONTEXT, len(ids))
             nats += nats_of(theirs, given[max(0, end - CONTEXT) : end + 1], end - start)
 
-    found = measured(folder, TextFiles([file], "text", None), alone=True)
+    found = measured(folder, TextFiles([file], "text", None), unit="documents")
     n_bytes = sum(len(text.encode()) for text in TEXTS)
     bits = nats / math.log(2) / n_bytes
     assert found.evaluation.bits_per_byte == pytest.approx(bits, rel=1e-5)
