@@ -27,6 +27,9 @@ if TYPE_CHECKING:  # importing torch takes seconds, and a configuration is read 
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 # The escape sequence of a lone surrogate. It occurs in file names that are not UTF-8. libyaml's parser refuses it.
 SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+# The start of a run's config.yaml. gptmini 0.2 wrote the last of the three forms in parentheses.
+RUN_CONFIG = re.compile(rb"version: [^\n]*(\nbegun:|\ntyped:| # of gptmini)")
+HEAD = 1024  # bytes at the start of a file that are enough for RUN_CONFIG
 
 # Maximum bytes of a JSON file. The largest published vocabularies have half as many bytes. If a file of this size
 # contains only empty lists, reading it takes 1.6 GB of memory.
@@ -134,6 +137,14 @@ def read_yaml(path: Path, *, trusted: bool = False) -> dict[str, Any]:
         reason = " ".join(str(error).split())
         raise UserError(f"{path} must be YAML with keys and plain values ({reason})") from None
     return tree
+
+
+def is_run_config(path: Path) -> bool:
+    """Whether gptmini wrote a config.yaml into the folder of a run. Other programs write files of this name, too."""
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return RUN_CONFIG.match(file.read(HEAD)) is not None
 
 
 def read_pickle(path: Path) -> Any:

@@ -15,13 +15,11 @@ import re
 from collections.abc import Collection
 from pathlib import Path
 
-from gptmini.untrusted import read_json
+from gptmini.untrusted import is_run_config, read_json
 from gptmini.user_error import UserError
 
 MARKS = ("config.yaml", "journal.log", "meta.json", "config.json", "README.md")
 HEAD = 2**13  # bytes at the start of a file that are searched
-# gptmini 0.2 wrote the last of the three forms in parentheses.
-RUN = re.compile(rb"version: [^\n]*(\nbegun:|\ntyped:| # of gptmini)")
 SWEEP = re.compile(rb'\{"op_code":0,.*"study_name":"sweep"')
 PREPARED = {"format", "source", "builder", "fingerprint"}
 EXPORT = re.compile(rb"---\n(?s:.*)\bexported by gptmini \d")
@@ -35,7 +33,7 @@ CURVES = re.compile(rb"step,(.*,)?(train|val|work|weights)/")
 
 def is_own_folder(folder: Path, names: Collection[str] = MARKS) -> bool:
     """Return whether gptmini wrote a folder. `names` are the file names in the folder, if they are known."""
-    if "config.yaml" in names and RUN.match(_head(folder / "config.yaml")):
+    if "config.yaml" in names and is_run_config(folder / "config.yaml"):
         return True
     if "journal.log" in names and SWEEP.match(_head(folder / "journal.log")):
         return True

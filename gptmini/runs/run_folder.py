@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gptmini.files import naming, replace_by_symlink, replacing
-from gptmini.untrusted import read_yaml
+from gptmini.untrusted import is_run_config, read_yaml
 from gptmini.user_error import UserError
 from gptmini.version import __version__
 
@@ -18,7 +18,6 @@ STAMP = "%Y-%m-%d_%H-%M-%S"  # the time in the name of a run's folder
 # The oldest major and minor version of gptmini that wrote runs which this version can resume. The files of older runs
 # name modules that have moved since then. They also store optimizer state by number instead of by name.
 OLDEST_RESUMABLE = (0, 3)
-VERSION = b"version: "  # the first bytes of a run's config.yaml
 # The lines of a config.yaml that identify the run. Only the first HEAD bytes of the file are searched for these lines.
 IDENTITY = re.compile(r"^(begun|id): '?([\w.-]+)'?$", re.MULTILINE)
 HEAD = 1024
@@ -39,15 +38,8 @@ class Identity(NamedTuple):
 
 
 def is_run(folder: Path) -> bool:
-    """Whether a folder is the folder of a run.
-
-    The file config.yaml of a run starts with the version of gptmini that wrote the file.
-    """
-    path = folder / "config.yaml"
-    if not path.is_file():
-        return False
-    with path.open("rb") as file:
-        return file.read(len(VERSION)) == VERSION
+    """Whether a folder is the folder of a run. Its config.yaml shows that."""
+    return is_run_config(folder / "config.yaml")
 
 
 def make_run_folder(runs_dir: str, name: str | None, folder: str | None) -> tuple[Path, list[Path]]:

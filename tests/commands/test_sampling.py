@@ -37,7 +37,7 @@ def checkpoint(tmp_path, monkeypatch):
 def test_the_newest_run_that_has_a_checkpoint_is_sampled_and_named(script, checkpoint, tmp_path):
     for name in ("2026-11-22_09-00-00", "2026-11-22_10-00-00"):
         (tmp_path / "runs" / "a" / name / "checkpoints").mkdir(parents=True)
-        (tmp_path / "runs" / "a" / name / "config.yaml").write_text("version: 0.3.0\n")
+        (tmp_path / "runs" / "a" / name / "config.yaml").write_text("version: 0.3.0\ntyped: []\n")
     good, dead = sorted((tmp_path / "runs" / "a").iterdir())
     shutil.copy(checkpoint, good / "checkpoints" / "best.ckpt")
 

@@ -74,7 +74,7 @@ def error_of(script, tmp_path, monkeypatch, capsys):
     (tmp_path / "program").write_bytes(b"\x7fELF\x02\x01\x01" + bytes(9) + b"\x03\x00\x3e\x00\x01")
     for name in ("mine/experiment/wide.yaml", "runs/dna/1/config.yaml"):
         (tmp_path / name).parent.mkdir(parents=True)
-        (tmp_path / name).write_text("version: 0.3.0\n")
+        (tmp_path / name).write_text("version: 0.3.0\ntyped: []\n")
 
     def run(typed):
         monkeypatch.setattr(sys, "argv", ["gptmini", *shlex.split(typed)])

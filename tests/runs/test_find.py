@@ -29,7 +29,7 @@ def runs(tmp_path, monkeypatch):
     for i, folder in enumerate([*DEMO, OTHER]):
         (folder / "checkpoints").mkdir(parents=True)
         (folder / "checkpoints" / "last.ckpt").write_text("")
-        (folder / "config.yaml").write_text("version: 1.0.0\n")
+        (folder / "config.yaml").write_text("version: 1.0.0\ntyped: []\n")
         os.utime(folder / "config.yaml", (1_000_000 - i, 1_000_000 - i))
     link_latest(Path("runs"), OTHER)
 

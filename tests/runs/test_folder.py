@@ -49,9 +49,17 @@ def test_a_folder_of_ones_own_may_be_absent_or_empty_and_nothing_else(tmp_path):
     (own / "thesis.tex").touch()
     with pytest.raises(UserError, match="thesis"):
         run_folder.make_run_folder("runs", None, str(own))
-    (own / "config.yaml").write_text("version: 0.3.0\n")
+    (own / "config.yaml").write_text("version: 0.3.0\ntyped: []\n")
     with pytest.raises(UserError, match=r"folder=.*inner .*mine;"):
         run_folder.make_run_folder("runs", None, str(own / "inner"))
+
+
+@pytest.mark.parametrize("config", ['version: "3"\nservices: {}\n', "version: 1\ntype: x\n"])
+def test_a_configuration_of_another_program_is_not_a_run(tmp_path, config):
+    (tmp_path / "config.yaml").write_text(config)
+    assert not run_folder.is_run(tmp_path)
+    with pytest.raises(UserError, match=r"contains config\.yaml"):
+        run_folder.make_run_folder("runs", None, str(tmp_path))
 
 
 def test_a_latest_that_is_not_ours_is_left_as_it_is(tmp_path):
