@@ -109,6 +109,11 @@ def temporary_beside(path: Path) -> Path:
     return path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
 
 
+def is_temporary(path: Path) -> bool:
+    """Whether a file or a folder has a name of temporary_beside or new_folder."""
+    return path.name.startswith(".") and path.name.endswith(".tmp")
+
+
 def allow_open_files(number: int) -> None:
     """Raise the limit of open files of this process to `number` + OTHER_FILES, or as far as the system allows."""
     try:

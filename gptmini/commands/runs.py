@@ -17,7 +17,6 @@ from gptmini.user_error import UserError
 if TYPE_CHECKING:
     from gptmini.report.overview import Overview
 
-RUNS = Path("runs")
 # On a terminal, the cells of these columns are cut first.
 CUT = ("tag", "changed")
 # On a terminal, the table leaves out details unless this number of characters is left for the last column.
@@ -38,7 +37,6 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         "folder",
         nargs="?",
         type=path_argument,
-        default=RUNS,
         help="folder that contains all runs (default: 'runs'), or runs/NAME for the runs with this name",
     )
     action.add_argument(
@@ -100,13 +98,14 @@ def main(arguments: list[str] | None = None) -> None:
 def show(options: argparse.Namespace) -> None:
     """Print one row per run, or a JSON list."""
     from gptmini.report.overview import overview_of
-    from gptmini.runs import every_run
+    from gptmini.runs import RUNS, every_run
 
-    folders = every_run(options.folder)
+    folder = options.folder or RUNS
+    folders = every_run(folder)
     if not folders:
-        problem = "has no runs" if options.folder.exists() else "does not exist"
+        problem = "has no runs" if folder.exists() else "does not exist"
         raise UserError(
-            f"{options.folder} {problem}; start a run with gptmini train, or pass the folder that you set with "
+            f"{folder} {problem}; start a run with gptmini train, or pass the folder that you set with "
             "runs_dir="
         )
 
@@ -236,13 +235,7 @@ def delete(paths: list[Path], *, is_sure: bool) -> None:
     """
     from gptmini.report.overview import overview_of
     from gptmini.report.tables import aligned, printable
-    from gptmini.runs import (
-        delete_runs,
-        every_run,
-        locked,
-        relative_to_cwd,
-        runs_started_from,
-    )
+    from gptmini.runs import RUNS, delete_run, locked
 
     restore_gc_and_sigint()  # Ctrl-C releases the locks
     folders = list(dict.fromkeys(run_to_delete(path) for path in paths))
@@ -250,32 +243,50 @@ def delete(paths: list[Path], *, is_sure: bool) -> None:
     if not is_sure and not is_terminal:
         raise UserError("--delete asks on a terminal; without a terminal, add --yes")
 
-    rows = []
-    for folder in folders:
-        row = cells(overview_of(folder))
-        rows.append([row["run"], row["state"], row["step"], size_of(folder), row["tag"]])
-
+    rows = [cells(overview_of(folder)) for folder in folders]  # a locked run would be 'running'
     with ExitStack() as stack:
         for folder in folders:
             stack.enter_context(locked(folder))
 
-        for line in aligned(rows):
+        # The files of a locked run do not change.
+        sizes = [size_of(folder) for folder in folders]
+        shown = [
+            [row["run"], row["state"], row["step"], size, row["tag"]]
+            for row, size in zip(rows, sizes, strict=True)
+        ]
+        for line in aligned(shown):
             print(printable(line))
-        others = [run for run in every_run(RUNS) if relative_to_cwd(run) not in folders]
-        for folder in folders:
-            for run in runs_started_from(folder, others):
-                print(f"note: {run} started from the weights of {folder}")
-            if (folder.parent / "journal.log").is_file():  # the journal of gptmini sweep
-                print(f"note: the sweep {folder.parent} still lists {folder} afterwards")
+        for note in notes_about(folders):
+            print(f"note: {note}")
 
         what = "this run" if len(folders) == 1 else f"these {len(folders)} runs"
         if not is_sure and not confirmed(f"delete {what}? [y/N] "):
             print("nothing was deleted")
             return
-        latest = delete_runs(folders, str(RUNS))
-        print(f"deleted {what}")
-        for run in latest:
-            print(f"latest is now {run}")
+
+        latest = []
+        for folder in folders:
+            latest.append(delete_run(folder, str(RUNS)))
+            print(f"deleted {folder}")
+        for run in dict.fromkeys(latest):
+            if run is not None and run not in folders:
+                print(f"latest is now {run}")
+
+
+def notes_about(folders: "list[Path]") -> list[str]:
+    """Return a note about each run and each sweep that refers to the runs in `folders`."""
+    from gptmini.runs import RUNS, every_run, relative_to_cwd, root_of, runs_started_from
+
+    notes = []
+    for folder in folders:
+        roots = {RUNS.absolute(), (root_of(folder, str(RUNS)) or RUNS).absolute()}
+        runs = [relative_to_cwd(run) for root in sorted(roots) for run in every_run(root)]
+        others = [run for run in runs if run not in folders]
+        for run in runs_started_from(folder, others):
+            notes.append(f"{run} started from the weights of {folder}")
+        if (folder.parent / "journal.log").is_file():  # the journal of gptmini sweep
+            notes.append(f"the sweep {folder.parent} still lists {folder} afterwards")
+    return notes
 
 
 def run_to_delete(path: Path) -> Path:
@@ -283,14 +294,14 @@ def run_to_delete(path: Path) -> Path:
 
     Raises UserError if the path is anything else, such as a folder of several runs or a checkpoint.
     """
-    from gptmini.runs import find_runs, is_run
+    from gptmini.runs import can_delete, find_runs
 
     folder, *others = find_runs(path)
     if others:
         raise UserError(
             f"{path} contains {len(others) + 1} runs; give the runs to delete, such as {folder}"
         )
-    if path.is_file() or not is_run(folder):
+    if path.is_file() or not can_delete(folder):
         raise UserError(f"{path} must be the folder of a run to delete it")
     return folder
 

@@ -1,7 +1,8 @@
 """Runs: find them, create and lock their folders, and resume them."""
 
-from gptmini.runs.delete import delete_runs, runs_started_from
+from gptmini.runs.delete import can_delete, delete_run, runs_started_from
 from gptmini.runs.find import (
+    RUNS,
     every_run,
     find_checkpoint,
     find_run,
@@ -12,15 +13,24 @@ from gptmini.runs.find import (
 from gptmini.runs.metrics import curves_of, read_lines
 from gptmini.runs.resume import find_training_state
 from gptmini.runs.run import Run, open_run
-from gptmini.runs.run_folder import is_run, is_training, locked, read_config, relative_to_cwd
+from gptmini.runs.run_folder import (
+    is_run,
+    is_training,
+    locked,
+    read_config,
+    relative_to_cwd,
+    root_of,
+)
 from gptmini.runs.status import RunStatus, read_status, write_status
 from gptmini.runs.tag import read_tag, write_tag
 
 __all__ = [
+    "RUNS",
     "Run",
     "RunStatus",
+    "can_delete",
     "curves_of",
-    "delete_runs",
+    "delete_run",
     "every_run",
     "find_checkpoint",
     "find_run",
@@ -37,6 +47,7 @@ __all__ = [
     "read_status",
     "read_tag",
     "relative_to_cwd",
+    "root_of",
     "runs_started_from",
     "write_status",
     "write_tag",

@@ -1,37 +1,71 @@
-"""Delete the folders of runs, and find the runs that started from a run."""
+"""Delete the folder of a run, and find the runs that started from a run."""
 
 import shutil
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from gptmini.files import temporary_beside
 from gptmini.runs.find import NAME_WITH_TIME, every_run
-from gptmini.runs.run_folder import LINKED, link_latest, read_config, root_of
+from gptmini.runs.run_folder import (
+    LINKED,
+    is_run,
+    link_latest,
+    read_config,
+    relative_to_cwd,
+    root_of,
+)
 from gptmini.user_error import UserError
 
+# Every run has at least one of these items. A folder without them may be a project with a copy of a run's config.yaml.
+ITEMS = ("checkpoints", "state", "train.log")
 
-def delete_runs(folders: Sequence[Path], runs_dir: str) -> list[Path]:
-    """Delete the folders of runs, and the folders runs/NAME that are empty then. The caller has locked the runs.
 
-    If `latest` points to a missing run afterwards, make it point to the newest run. Without other runs, delete
-    `latest`.
+def can_delete(folder: Path) -> bool:
+    """Whether a folder is certainly the folder of a run."""
+    return is_run(folder) and any((folder / item).exists() for item in ITEMS)
+
+
+def delete_run(folder: Path, runs_dir: str) -> Path | None:
+    """Delete the folder of a run, and the folder runs/NAME if it becomes empty. The caller has locked the run.
+
+    The folder gets a temporary name before its files are deleted. Therefore no command finds a part of a run, even if
+    the process is killed. If `latest` then points to a missing run, make it point to the newest run. Without other
+    runs, delete `latest`.
 
     Args:
-        folders: the folders of the runs.
-        runs_dir: the folder of all runs, if it contains the runs.
+        folder: the folder of the run.
+        runs_dir: the folder of all runs, if it contains the run.
 
-    Returns the runs that `latest` points to now, if it has changed.
+    Returns the run that `latest` points to now, if it has changed.
+    Raises UserError, which names the temporary folder, if files remain.
     """
-    roots = dict.fromkeys(root_of(folder, runs_dir) for folder in folders)
-    for folder in folders:
-        shutil.rmtree(folder)
-        # The name shows that the user did not choose the folder. Then gptmini has made the folder runs/NAME, too.
-        if NAME_WITH_TIME.fullmatch(folder.name):
-            with suppress(OSError):  # the folder contains other runs
-                folder.parent.rmdir()
+    folder = folder.absolute()  # folder may be the working directory, which is renamed
+    root = root_of(folder, runs_dir)
+    hidden = temporary_beside(folder)
+    folder.rename(hidden)
+    try:
+        latest = None if root is None else _repair_latest(root)
+    finally:
+        _delete_files(folder, hidden)
 
-    latest = [_repair_latest(root) for root in roots if root is not None]
-    return [run for run in latest if run is not None]
+    # The name shows that the user did not choose the folder. Then gptmini has made the folder runs/NAME, too.
+    if NAME_WITH_TIME.fullmatch(folder.name):
+        with suppress(OSError):  # the folder contains other runs
+            folder.parent.rmdir()
+    return latest
+
+
+def _delete_files(folder: Path, hidden: Path) -> None:
+    """Delete the folder of a run, which was renamed from `folder` to `hidden`."""
+    shown = relative_to_cwd(hidden)
+    try:
+        shutil.rmtree(hidden)
+    except (OSError, KeyboardInterrupt) as error:
+        reason = str(error) or "interrupted"
+        raise UserError(
+            f"{relative_to_cwd(folder)} is no longer a run, but its files remain; delete {shown} ({reason})"
+        ) from None
 
 
 def _repair_latest(root: Path) -> Path | None:

@@ -4,6 +4,7 @@ import difflib
 import re
 from pathlib import Path
 
+from gptmini.files import is_temporary
 from gptmini.runs.first_checkpoint import no_checkpoint_yet
 from gptmini.runs.run_folder import identity_of, is_run, is_training, relative_to_cwd
 from gptmini.user_error import UserError
@@ -152,11 +153,12 @@ def has_checkpoint(folder: Path) -> bool:
 def _runs(folder: Path, *patterns: str) -> list[Path]:
     """Return the folders of the runs with a config.yaml that matches a pattern, oldest first.
 
-    Skip the folder root/latest, because it contains only links to files of a run.
+    Skip the folder root/latest, because it contains only links to files of a run. Skip temporary folders.
     """
     configs = [path for pattern in patterns for path in folder.glob(pattern)]
-    is_run = [path for path in configs if path.is_file() and not path.is_symlink()]
-    return sorted((path.parent for path in is_run), key=_start_of)
+    own = [path for path in configs if path.is_file() and not path.is_symlink()]
+    runs = [path.parent for path in own if not is_temporary(path.parent)]
+    return sorted(runs, key=_start_of)
 
 
 def _start_of(run: Path) -> tuple[str, int, str]:

@@ -249,13 +249,71 @@ def test_runs_are_deleted_after_a_question_and_latest_never_dangles(script, two_
     assert not Path("runs/latest").exists()
 
 
-def test_only_runs_that_nobody_trains_are_deleted(script, two_runs, short):
+@pytest.mark.parametrize("error", [PermissionError("not permitted"), KeyboardInterrupt()])
+def test_an_incomplete_deletion_leaves_neither_a_run_nor_a_dangling_latest(
+    script, two_runs, monkeypatch, error
+):
+    done, cut = two_runs
+    shutil.copytree(done, "runs/copy/2020")
+    rmtree = shutil.rmtree
+    left = []
+
+    def remove(folder):
+        if ".2020." in folder.name:
+            rmtree(folder)
+        else:
+            left.append(folder)
+            raise error
+
+    monkeypatch.setattr(shutil, "rmtree", remove)
+    result = script("runs", "--delete", "runs/copy", str(cut), str(done), "--yes")
+    assert result.code == 2
+    assert result.out.splitlines()[-1] == "deleted runs/copy/2020"
+    result.assert_refused(str(cut), str(left[0].relative_to(Path.cwd())))
+
+    # The checkpoints still exist, but no command lists the run. The third run is unchanged.
+    assert (left[0] / "checkpoints" / "last.ckpt").is_file()
+    assert [line.split()[0] for line in script("runs").out.splitlines()[1:]] == [str(done)]
+    assert Path("runs/latest/config.yaml").samefile(done / "config.yaml")
+
+
+def test_a_run_is_deleted_from_inside_its_folder(script, two_runs, tmp_path, monkeypatch):
+    done, cut = two_runs
+    monkeypatch.chdir(cut)
+    result = script("runs", "--delete", ".", "--yes")
+    assert (result.code, result.err) == (0, "")
+    assert result.out.endswith(f"latest is now {tmp_path / done}\n")
+
+    monkeypatch.chdir(tmp_path)
+    assert not cut.parent.exists()
+    assert Path("runs/latest/config.yaml").samefile(done / "config.yaml")
+
+
+def test_a_folder_with_a_config_of_another_program_is_never_deleted(script, two_runs):
+    done, _ = two_runs
+    of_others = 'version: "3"\nservices: {}\n'  # as of Docker Compose
+    copied = (done / "config.yaml").read_text()  # a run's configuration, kept beside a text
+    for name, config in (("compose", of_others), ("thesis", copied)):
+        Path(name, "src").mkdir(parents=True)
+        Path(name, "config.yaml").write_text(config)
+        Path(name, "src", "thesis.txt").write_text("four years")
+        script("runs", "--delete", name, "--yes").assert_refused(name)
+        assert Path(name, "src", "thesis.txt").read_text() == "four years"
+
+
+def test_only_runs_that_nobody_trains_are_deleted(script, two_runs, monkeypatch):
     done, cut = two_runs
     script("runs", "--delete", str(done)).assert_refused("--yes")  # stdin is not a terminal
     with locked(cut):
         process = (cut / ".lock").read_text()
         refused = script("runs", "--delete", str(done), str(cut), "--yes")
         refused.assert_refused(f"process {process} ", str(cut))
+
+        # Its temporary files come and go. A file that was listed may not exist any more.
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, "rglob", lambda folder, _: [folder / ".last.ckpt.tmp"])
+            refused = script("runs", "--delete", str(cut), "--yes")
+            refused.assert_refused(f"process {process} ", str(cut))
 
     shutil.copytree(done, done.with_name("2099-01-01_00-00-00"))
     script("runs", "--delete", "runs/done", "--yes").assert_refused("runs/done contains 2 runs")
@@ -277,6 +335,14 @@ def test_the_runs_that_started_from_a_run_are_named_before_it_is_deleted(script,
     result = script("runs", "--delete", str(done), "--yes")
     assert re.search(rf"runs/tuned .*{done}", result.out), result
     assert script("train", "resume=runs/tuned", "trainer.max_steps=5").code == 0
+
+    # The runs may be in another folder.
+    assert script("train", *short, "runs_dir=mine", "name=a").code == 0
+    (first,) = Path("mine/a").iterdir()
+    assert script("train", *short, "runs_dir=mine", "name=b", f"init_from={first}").code == 0
+    (second,) = Path("mine/b").iterdir()
+    result = script("runs", "--delete", str(first), "--yes")
+    assert f"{second} started from the weights of {first}" in result.out
 
 
 def test_a_damaged_run_is_told_and_the_others_are_listed(script, two_runs):
