@@ -17,10 +17,12 @@ from gptmini.user_error import UserError
 if TYPE_CHECKING:
     from gptmini.report.overview import Overview
 
-# On a terminal, the cells of these columns are cut first.
-CUT = ("tag", "changed")
 # On a terminal, the table leaves out details unless this number of characters is left for the last column.
 LEAST = 24
+# On a terminal, runs are cut to leave this number of characters for tags and overrides, such as optimizer.lr=0.001.
+# But runs get at least half of the characters that they share.
+LAST = 20
+GAP = "  "  # between columns
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
@@ -192,10 +194,6 @@ def cells(run: "Overview") -> dict[str, str]:
 
 def print_fitted(runs: "list[Overview]", width: int) -> None:
     """Print the table in lines of at most `width` characters. Leave out details and cut cells if this is necessary."""
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
     from gptmini.report.tables import aligned
 
     rows = table_of(runs)
@@ -207,14 +205,48 @@ def print_fitted(runs: "list[Overview]", width: int) -> None:
     others = aligned([row[:-1] for row in rows])  # the table without the overrides
     if width - max(map(len, others)) < LEAST:
         rows = table_of(runs, is_short=True)
-
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="")
-    for heading in rows[0]:
-        table.add_column(heading, no_wrap=heading not in CUT)
-    for row in rows[1:]:
-        table.add_row(*(Text(cell, no_wrap=True, overflow="ellipsis") for cell in row))
-    Console(width=width, highlight=False).print(table)
+    widths = fitted_widths(rows, width)
+    for run, *others in rows:
+        row = [cut_in_the_middle(run, widths[0]), *others]
+        line = GAP.join(map(cut, row, widths))
+        print(cut(line, width).rstrip())
     print("--wide shows all columns", file=sys.stderr)
+
+
+def fitted_widths(rows: list[list[str]], width: int) -> list[int]:
+    """Return the width of each column. Only the columns run, tag and changed may be narrower than their cells."""
+    from rich.cells import cell_len
+
+    columns = zip(*rows, strict=True)
+    widths = {column[0]: max(map(cell_len, column)) for column in columns}
+    shared = ("run", "tag", "changed")
+    n_left = width - len(GAP) * (len(widths) - 1)
+    n_left -= sum(n for heading, n in widths.items() if heading not in shared)
+
+    widths["run"] = min(widths["run"], max(n_left - LAST, n_left // 2, len("run")))
+    n_left = max(0, n_left - widths["run"])
+    if "tag" in widths:
+        widths["tag"] = min(widths["tag"], n_left // 2)
+        n_left -= widths["tag"]
+    widths["changed"] = n_left
+    return list(widths.values())
+
+
+def cut(text: str, width: int) -> str:
+    """Return a text in exactly `width` columns of a terminal. A Chinese character takes two columns."""
+    from rich.text import Text
+
+    fitted = Text(text)
+    fitted.truncate(width, overflow="ellipsis", pad=True)
+    return fitted.plain
+
+
+def cut_in_the_middle(text: str, width: int) -> str:
+    """Return a text of at most `width` characters. The start and the end of a run's path distinguish the run."""
+    if len(text) <= width:
+        return text
+    n_end = width // 2
+    return f"{text[: width - n_end - 1]}…{text[len(text) - n_end :]}"
 
 
 def tag(run: str, text: str) -> None:

@@ -175,6 +175,29 @@ def test_the_table_fits_a_terminal_and_is_complete_with_wide(script, two_runs, m
     assert (result.out, result.err) == (piped, "")
 
 
+@pytest.mark.parametrize("width", [60, 80, 100])
+def test_a_long_name_leaves_room_for_the_other_columns(script, two_runs, monkeypatch, width):
+    done, _ = two_runs
+    long = Path("runs", "shakespeare_char_with_rotary_positions", done.name)  # 63 characters
+    shutil.copytree(done, long)
+    assert len(str(long)) > 60
+
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", str(width))
+    result = script("runs", str(long.parent))
+    assert max(map(len, result.out.splitlines())) <= width
+    (row,) = columns_of(result.out)
+    assert (row["state"], row["step"]) == ("done", "4 of 4")
+    assert row["bits/byte"] == best_of(done)[1]
+
+    # The path keeps its start and its end. The overrides keep their start.
+    start, end = row["run"].split("…")
+    assert str(long).startswith(start)
+    assert str(long).endswith(end)
+    assert len(start) + len(end) >= 10
+    assert row["changed"].startswith("experiment=smo")
+
+
 def test_a_tag_labels_a_run_wherever_runs_are_listed(script, two_runs, tmp_path):
     done, cut = two_runs
     tagged = script("runs", "--tag", "runs/done", "the  base\x1b[2Jline")
