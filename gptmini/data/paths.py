@@ -30,9 +30,8 @@ from gptmini.user_error import UserError
 STANDARD_INPUT = "-"  # the path of standard input, as in other programs
 SNIFFED = 2**13  # bytes at the start of a file that decide whether the file is text
 SHOWN = 3  # number of file names that one note shows
-LONGEST_SHORT_NAME = (
-    30  # characters; a prepared folder's name then fits into half a line of a terminal
-)
+# Characters. The name of a prepared folder then fits into half a line of a terminal.
+LONGEST_SHORT_NAME = 30
 # The remedy for each unsupported file extension. A model would learn the syntax of JSON from .json files.
 # The other files do not contain plain text.
 UNPACK = "decompress the file first"
@@ -156,10 +155,11 @@ def _name_of_path(path: str) -> str:
     if path == STANDARD_INPUT:
         return "stdin"
     given = Path(path).expanduser()
-    is_glob = glob.has_magic(path) and not given.exists()
+    is_there = _exists(given)
+    is_glob = glob.has_magic(path) and not is_there
     if given.name in ("", ".."):  # such as . or ..
         given = given.resolve()
-    if not given.is_dir():
+    if not is_there or not given.is_dir():
         given = given.with_suffix("") if given.suffix.lower() in PACKED else given
         given = given.with_suffix("")
 
@@ -172,6 +172,11 @@ def _name_of_path(path: str) -> str:
         if name:
             return name
     return ""
+
+
+def _exists(path: Path) -> bool:
+    """Whether a path exists. Path.exists raises an error for a name that is too long."""
+    return os.path.exists(path)  # noqa: PTH110
 
 
 def _identity_of(file: Path) -> tuple[int, int]:
@@ -190,14 +195,14 @@ def _find(key: str, path: str, takes_own: bool) -> FoundFiles:
         return FoundFiles([_standard_input()])
 
     given = Path(path).expanduser()
-    if given.is_dir():
-        return _find_in_folder(key, given)
-    if given.exists() and not given.is_file():  # a pipe can be read only once
-        raise UserError(f"{key} must be a regular file or a folder, got {path}")
-    if given.is_file():
-        found = FoundFiles([given])
-    else:
+    if not _exists(given):
         found = _find_by_glob(key, given, takes_own)
+    elif given.is_dir():
+        return _find_in_folder(key, given)
+    elif given.is_file():
+        found = FoundFiles([given])
+    else:  # a pipe can be read only once
+        raise UserError(f"{key} must be a regular file or a folder, got {path}")
 
     for file in found.files:
         remedy = REFUSED.get(ending_of(file))

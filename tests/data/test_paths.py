@@ -69,6 +69,7 @@ def test_the_files_are_those_of_a_shell_in_the_order_of_their_names(folder, patt
         (["a.txt"], "a"),
         (["a.txt", "b.txt", "c"], "a-and-2-more"),
         ("x" * 40, "x" * 30),
+        ("x" * 300, "x" * 30),  # longer than any file name
         (["x" * 40, "b"], f"{'x' * 19}-and-1-more"),  # 30 characters
     ],
 )
@@ -247,6 +248,7 @@ def test_a_file_that_is_named_is_taken_whatever_its_name_is(tmp_path, name):
     [
         ("missing.txt", r"must match .*, got .*missing\.txt$"),
         ("*.nothing", r"must match .*, got .*nothing$"),
+        ("x" * 300, r"must match .*, got .*x{300}$"),  # longer than any file name
         ("empty", "must contain .*, got the folder .*empty$"),
         ("a.json", r".* \.json files, got .*a\.json; write .* \.jsonl file"),
         ("a.tar.gz", r".* \.tar files, got .*a\.tar\.gz; decompress"),
