@@ -54,11 +54,10 @@ class Convention(NamedTuple):
 
     # "stream": all documents in one stream.
     # "documents": each document alone, after the id that bos_id_of returns for the tokenizer. It must not be None.
-    # "document": the only document of the text, without special tokens.
-    unit: Literal["stream", "documents", "document"]
-    n_skipped_bytes: int = (
-        0  # UTF-8 bytes at the start of the only document that are read, but not scored
-    )
+    # "single": the only document of the text, without special tokens.
+    unit: Literal["stream", "documents", "single"]
+    # UTF-8 bytes at the start of the only document that are read, but not scored.
+    n_skipped_bytes: int = 0
 
 
 def measure(
@@ -93,7 +92,7 @@ def measure(
         assert first is not None
         name = tokenizer.decode([first])
         passages = [documents_alone(documents, first=first, first_named=name, **sizes)]
-    elif convention.unit == "document":
+    elif convention.unit == "single":
         (ids,) = text.documents(tokenizer)
         passages = [
             only_document(
@@ -238,7 +237,7 @@ def choose_convention(
     if not without:
         return Convention("documents")
     if not per_document and text.n_documents == 1:
-        return Convention("document", n_skipped_bytes=_first_common_end(tokenizers, text))
+        return Convention("single", n_skipped_bytes=_first_common_end(tokenizers, text))
     fix = "" if per_document else "; to compare models without it, give a text of one document"
     raise UserError(
         f"the tokenizer of {without[0].path} must have an end-of-text token to put before each document; "

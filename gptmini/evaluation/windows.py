@@ -152,9 +152,9 @@ def only_document(
         tokens_per_byte=len(ids) / int(byte_lengths[ids].sum()),
     )
     passage = stream(excerpt, stride=None, context_length=context_length, batch_size=batch_size)
+    start = "its first byte" if n_skipped_bytes == 1 else f"its first {n_skipped_bytes} bytes"
     return passage._replace(
-        convention=f"one document without its first {n_skipped_bytes} bytes, in windows of {context_length} tokens "
-        "that do not overlap"
+        convention=f"one document without {start}, in windows of {context_length} tokens that do not overlap"
     )
 
 

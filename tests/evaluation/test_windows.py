@@ -7,7 +7,7 @@ import torch
 from gptmini.data.batches import validation_windows
 from gptmini.data.store import Excerpt
 from gptmini.evaluation.score import evaluate, score
-from gptmini.evaluation.windows import documents_alone, rolling_windows, stream
+from gptmini.evaluation.windows import documents_alone, only_document, rolling_windows, stream
 from sizes import CONTEXT, GPT2, V
 from toys import wide_gpt
 
@@ -182,3 +182,19 @@ def test_documents_without_a_token_are_no_parts():
     _, sums = scored(alone(documents))
     assert sums.n_tokens.tolist() == [len(ids) for ids in documents if len(ids)]
     assert sums.n_bytes.tolist() == [int(BYTES[ids].sum()) for ids in documents if len(ids)]
+
+
+@pytest.mark.parametrize(
+    ("n_skipped", "start"), [(1, "its first byte,"), (3, "its first 3 bytes,")]
+)
+def test_the_convention_of_a_single_document_names_the_bytes_that_are_not_scored(n_skipped, start):
+    passage = only_document(
+        np.array([0, 1, 2, 3]),  # 1, 2, 3 and 4 bytes
+        prefix=[END],
+        byte_lengths=BYTES,
+        n_skipped_bytes=n_skipped,
+        context_length=CONTEXT,
+        batch_size=3,
+    )
+    assert start in passage.convention
+    assert passage.n_tokens == (3 if n_skipped == 1 else 2)
