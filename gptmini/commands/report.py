@@ -91,6 +91,8 @@ def main(arguments: list[str] | None = None) -> None:
 
     if options.compare is None:
         print_resolved_run(options.run, runs[0].folder)
+        if not runs[0].curves and sys.stderr is not None:
+            print(f"note: {without_curves(runs[0].folder)}", file=sys.stderr)
     print(f"{out}, {out.stat().st_size / 1e6:.1f} MB")
 
 
@@ -110,9 +112,7 @@ def runs_of(path: Path) -> "list[ReportedRun]":
         try:
             run = ReportedRun(folder)
             if not run.curves:
-                raise UserError(
-                    f"{folder} has no curves; {folder / 'train.log'} may give the reason"
-                )
+                raise UserError(without_curves(folder))
             runs.append(run)
         except UserError as error:
             mistakes.append(error)
@@ -122,3 +122,8 @@ def runs_of(path: Path) -> "list[ReportedRun]":
     for mistake in mistakes:
         print(f"skipped: {mistake}", file=sys.stderr)
     return runs
+
+
+def without_curves(folder: Path) -> str:
+    """Return the message about a run that has not logged a loss."""
+    return f"{folder} has no curves; {folder / 'train.log'} may give the reason"

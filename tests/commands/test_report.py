@@ -190,3 +190,11 @@ def test_a_folder_of_runs_means_the_newest_and_compared_all(runs, script, tmp_pa
     assert page.texts[start + 1 : start + 4] == ["2", "3", "1"]
     assert script("report", "--compare", "runs/b/begun").code == 2
     script("report", "--compare", "runs/a", "runs/b/failed").assert_refused("runs/b/failed")
+
+    # The page of this run alone shows the model.
+    for options in ((), ("--csv",)):
+        said = script("report", "runs/b/failed", *options)
+        assert said.code == 0
+        assert re.fullmatch(r"note: runs/b/failed .*train\.log.*\n", said.err)
+    assert "embedding" in Page((failed / "report.html").read_text()).texts
+    assert script("report", "runs/b/2027").err == ""
