@@ -1,4 +1,4 @@
-# Build: docker build -t gptmini .    Use: docker run --rm -v "$PWD:/work" gptmini train data=text data.path=my.txt
+# Build: docker build -t gptmini .    Use: docker run --rm -v "$PWD:/work" gptmini train my.txt
 # .ci/run runs the RUN commands without Docker and without EXTRAS.
 FROM python:3.13
 ARG PIP_EXTRA_INDEX_URL
