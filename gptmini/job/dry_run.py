@@ -18,9 +18,8 @@ if TYPE_CHECKING:
     from gptmini.hardware import Hardware
     from gptmini.training import GPTModule
 
-# Measure steps for at least MEASURED_SECONDS. Start no step after MOST_SECONDS.
-MEASURED_SECONDS = 3.0
-MOST_SECONDS = 10.0
+# Measure steps as budget= does for a run of this many seconds: for 3 s, and start no step after 10 s.
+PLANNED_SECONDS = 100.0
 
 
 @advising_on_memory("lower trainer.batch_size or the model's sizes")
@@ -75,7 +74,7 @@ def measure_step(module: "GPTModule", hardware: "Hardware") -> float:
 
     if hardware.device == "cuda":
         torch.cuda.reset_peak_memory_stats()
-    return seconds_of_step(module, hardware, least=MEASURED_SECONDS, most=MOST_SECONDS)
+    return seconds_of_step(module, hardware, seconds=PLANNED_SECONDS)
 
 
 def reasons_of(hardware: "Hardware") -> list[str]:
