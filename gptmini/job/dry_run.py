@@ -42,8 +42,14 @@ def dry_run(composed: Composed) -> None:
     prepare_process(settings)
 
     from gptmini.data import Progress
+    from gptmini.runs import open_run
     from gptmini.training.assembling import assemble
     from gptmini.training.loggers.console import WrappingConsole
+
+    # Raise the errors of a run whose folder cannot be used. A new folder is removed at the end of the block.
+    root = settings.root
+    with open_run(None, root.folder, runs_dir=root.runs_dir, name=root.name):
+        pass
 
     console = make_console(settings.root.console)
     with show_progress(console, topic="data") as watcher:
