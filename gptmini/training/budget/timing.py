@@ -43,8 +43,8 @@ def times_of_steps(
 ) -> list[float]:
     """Measure a few optimizer steps after a warm-up, and return the seconds that each step takes.
 
-    A step of many micro-steps could take minutes. So only two micro-steps of each step run: the first, which stands for
-    all micro-steps before the last, and the last with the optimizer's update.
+    A step of many micro-steps could take minutes. So run only two micro-steps per step: the first, and the last with
+    the optimizer's update. All micro-steps before the last take as long as the first:
 
         seconds = (n_micro_steps - 1) * first + last
 
@@ -82,9 +82,8 @@ def times_of_steps(
         return clock(device.type) - began
 
     times: list[float] = []
-    spent = [
-        seconds_of(last_micro_step)
-    ]  # the warm-up, then the seconds that each measurement took
+    # Seconds that the warm-up and each measurement took.
+    spent = [seconds_of(last_micro_step)]
     while not times or (sum(spent) < most and not has_enough(spent[1:], least)):
         first = seconds_of(micro_step) if n_micro_steps > 1 else 0.0
         last = seconds_of(last_micro_step)
