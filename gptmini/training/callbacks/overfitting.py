@@ -107,10 +107,10 @@ class Overfitting(L.Callback):
 
     def _is_saved(self, trainer: L.Trainer) -> bool:
         """Return whether best.ckpt has the lowest loss. Saving may be off, or it may have failed."""
-        checkpoints = [
-            callback for callback in trainer.callbacks if isinstance(callback, RunCheckpoints)
-        ]
-        return any(callback.best and callback.best.step == self._step for callback in checkpoints)
+        # Another class of Lightning sets this attribute. The type checker cannot see it.
+        callbacks = trainer.callbacks  # pyrefly: ignore[missing-attribute]
+        bests = [callback.best for callback in callbacks if isinstance(callback, RunCheckpoints)]
+        return any(best is not None and best.step == self._step for best in bests)
 
     def on_overfitting(self, trainer: L.Trainer, found: str) -> None:
         """Act after a validation. The argument found is a text with the losses."""
