@@ -50,22 +50,13 @@ def show_configuration(composed: Composed) -> None:
 
     began = time.monotonic()
     plain, typed = resolve_configuration(composed)
-    changes = {}
-    trains = "verify" not in plain  # a key of gptmini prepare
-    if trains and plain["resume"] is None:
-        if plain["budget"] is not None:
-            from gptmini.data import Watcher
-            from gptmini.job.budget import BudgetChooser
-            from gptmini.job.train import prepare_process
+    is_new_run = "verify" not in plain and plain["resume"] is None  # verify is a key of prepare
+    if is_new_run and (plain["budget"] is not None or plain["epochs"] is not None):
+        from gptmini.data import Watcher
+        from gptmini.job.train import open_run_tokens, prepare_process
 
-            settings = build_settings(plain)
-            prepare_process(settings)
-            changes = BudgetChooser(settings, typed, Watcher(), began=began).choose().changes
-        elif plain["epochs"] is not None:
-            from gptmini.job.epochs import steps_for_epochs
-            from gptmini.job.tokens import open_tokens
-
-            settings = build_settings(plain)
-            store, _ = open_tokens(settings, typed)
-            changes = steps_for_epochs(settings, store)
-    print(as_yaml(plain, changes), end="")
+        settings = build_settings(plain)
+        prepare_process(settings)
+        settings, *_ = open_run_tokens(settings, typed, None, Watcher(), began=began)
+        plain = settings.plain
+    print(as_yaml(plain), end="")

@@ -108,11 +108,11 @@ def build_settings(plain: Mapping[str, Any], changes: Mapping[str, Any] | None =
     )
 
 
-def as_yaml(plain: Mapping[str, Any], changes: Mapping[str, Any] | None = None) -> str:
-    """Return a configuration as YAML. The arguments are the same as for build_settings."""
+def as_yaml(plain: Mapping[str, Any]) -> str:
+    """Return a configuration as YAML. The argument is the same as for build_settings."""
     from omegaconf import OmegaConf
 
-    return OmegaConf.to_yaml(_changed(plain, changes))
+    return OmegaConf.to_yaml(OmegaConf.create(dict(plain)))
 
 
 def _changed(plain: Mapping[str, Any], changes: Mapping[str, Any] | None) -> "DictConfig":

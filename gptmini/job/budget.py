@@ -153,7 +153,7 @@ class BudgetChooser:
 
         self._report("measuring the chosen model")
         module, _ = assemble(self.settings, store)
-        seconds_a_step = timing.seconds_of_run(
+        seconds_a_step = timing.seconds_of_step(
             module, self.settings.hardware, seconds=self._seconds_left()
         )
         trainer = self.settings.trainer

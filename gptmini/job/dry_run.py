@@ -18,9 +18,8 @@ if TYPE_CHECKING:
     from gptmini.hardware import Hardware
     from gptmini.training import GPTModule
 
-# Measure steps for at least MEASURED_SECONDS. Start no step after MOST_SECONDS.
-MEASURED_SECONDS = 3.0
-MOST_SECONDS = 10.0
+# Measure steps as budget= does for a run of this many seconds: for 3 s, and start no step after 10 s.
+PLANNED_SECONDS = 100.0
 
 
 @advising_on_memory("lower trainer.batch_size or the model's sizes")
@@ -43,8 +42,14 @@ def dry_run(composed: Composed) -> None:
     prepare_process(settings)
 
     from gptmini.data import Progress
+    from gptmini.runs import open_run
     from gptmini.training.assembling import assemble
     from gptmini.training.loggers.console import WrappingConsole
+
+    # Raise the errors of a run whose folder cannot be used. A new folder is removed at the end of the block.
+    root = settings.root
+    with open_run(None, root.folder, runs_dir=root.runs_dir, name=root.name):
+        pass
 
     console = make_console(settings.root.console)
     with show_progress(console, topic="data") as watcher:
@@ -75,7 +80,7 @@ def measure_step(module: "GPTModule", hardware: "Hardware") -> float:
 
     if hardware.device == "cuda":
         torch.cuda.reset_peak_memory_stats()
-    return seconds_of_step(module, hardware, least=MEASURED_SECONDS, most=MOST_SECONDS)
+    return seconds_of_step(module, hardware, seconds=PLANNED_SECONDS)
 
 
 def reasons_of(hardware: "Hardware") -> list[str]:

@@ -10,15 +10,15 @@ if TYPE_CHECKING:
 
 
 def steps_for_epochs(settings: Settings, store: "TokenStore") -> dict[str, Any]:
-    """Return trainer.max_steps by its key, for build_settings. The result is empty if the run does not set epochs=.
+    """Return the changes, for build_settings, that replace epochs by trainer.max_steps. Return {} without epochs=.
 
-    max_steps = ceil(epochs * training tokens / (global_batch_size * context_length)). A resumed run keeps its number of
-    steps.
+    max_steps = ceil(epochs * training tokens / (global_batch_size * context_length)). A mixture has the training tokens
+    of all its sources. A resumed run keeps its number of steps.
     """
     root = settings.root
     if root.epochs is None or root.resume is not None:
         return {}
     tokens_a_step = settings.trainer.global_batch_size * settings.model.context_length
-    return {
-        "trainer.max_steps": math.ceil(root.epochs * store.n_tokens("train") / tokens_a_step),
-    }
+    n_steps = math.ceil(root.epochs * store.n_tokens("train") / tokens_a_step)
+    # A resumed run may change its number of steps. A stored epochs= would then be wrong.
+    return {"epochs": None, "trainer.max_steps": n_steps}

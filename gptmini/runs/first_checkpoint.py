@@ -19,6 +19,8 @@ def no_checkpoint_yet(folder: Path) -> str:
     checkpoints = config["callbacks"].get("checkpoints")
     if checkpoints is None:
         return "has no checkpoint: callbacks.checkpoints is off"
+    if "every_steps" not in checkpoints:  # a class of the user
+        return f"has no checkpoint yet: callbacks.checkpoints is {checkpoints['_target_']}"
 
     points = read_lines(folder, having="train/loss")
     step = points[-1][STEP] if points else 0

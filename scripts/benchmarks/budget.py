@@ -174,7 +174,7 @@ def steps_of(cell: Cell, overrides: list[str]) -> list[str]:
     module, _ = subject.assemble()
     n_steps, val_every = timing.steps_that_fit(
         cell.seconds - AROUND,
-        timing.seconds_of_run(module, subject.settings.hardware, seconds=cell.seconds),
+        timing.seconds_of_step(module, subject.settings.hardware, seconds=cell.seconds),
         most=math.inf,
         tokens_a_step=subject.tokens_a_step,
         n_val_tokens=subject.store.n_tokens("val"),

@@ -162,6 +162,47 @@ def test_it_estimates_what_a_budget_chooses(script, monkeypatch):
     assert not Path("runs").exists()
 
 
+def folder_with_a_file():
+    Path("mine").mkdir()
+    Path("mine/notes.txt").touch()
+
+
+def folder_in_a_run():
+    Path("mine").mkdir()
+    Path("mine/config.yaml").write_text("version: 0.3.0\n")
+
+
+def latest_of_the_user():
+    Path("runs").mkdir()
+    Path("runs/latest").touch()
+
+
+@pytest.mark.parametrize(
+    ("make", "override", "words"),
+    [
+        (folder_with_a_file, "folder=mine", ("folder=mine", "notes.txt")),
+        (folder_with_a_file, "folder=mine/notes.txt", ("mine/notes.txt",)),
+        (folder_in_a_run, "folder=mine/inside", ("folder=mine/inside",)),
+        (folder_with_a_file, "runs_dir=mine/notes.txt", ("mine/notes.txt",)),
+        (latest_of_the_user, "seed=1", ("runs/latest",)),
+    ],
+)
+def test_it_refuses_the_run_folders_that_a_run_refuses(script, make, override, words):
+    make()
+    before = set(Path().rglob("*"))
+    for flags in ((), ("--dry-run",)):
+        script("train", *SMOKE, override, *flags).assert_refused(*words)
+    assert set(Path().rglob("*")) == before  # a mistake is reported before the text is prepared
+
+
+def test_an_empty_folder_stays_empty(estimate):
+    Path("mine").mkdir()
+    topics(estimate(*STEPS, "folder=mine"))
+    assert not list(Path("mine").iterdir())
+    topics(estimate(*STEPS, "folder=new"))
+    assert not Path("new").exists()
+
+
 def test_mistakes_are_one_line(script, trained):
     for place in (f"resume={trained}", f"folder={trained}"):
         script("train", place, "--dry-run").assert_refused("--dry-run", trained.name)

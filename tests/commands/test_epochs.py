@@ -25,7 +25,18 @@ def text(script, tmp_path):
 )
 def test_the_steps_of_epochs_replace_the_steps_of_an_experiment(script, epochs, steps):
     shown = yaml.safe_load(script("train", *SMOKE, f"epochs={epochs}", "--cfg", "job").out)
-    assert shown["trainer"]["max_steps"] == steps
+    assert (shown["trainer"]["max_steps"], shown["epochs"]) == (steps, None)
+
+
+def test_a_pass_over_a_mixture_takes_the_tokens_of_all_its_sources(script, tmp_path):
+    # The sources have 7,201 and 721 training tokens. 3 * 7,922 / 32 = 742.7 steps read 23,776 tokens, half of each.
+    (tmp_path / "small.txt").write_text(TEXT[:800])
+    sources = "data.sources={a: {path: abc.txt, weight: 1}, b: {path: small.txt, weight: 1}}"
+    mixture = ("data=mixture", sources, *SMOKE[1:], "epochs=3", "--dry-run")
+    out = script("train", *mixture).out
+    assert "743 steps of 32 tokens" in out
+    assert "a: 1 of 2 windows, 7,201 tokens, 1.65 passes" in out
+    assert "b: 1 of 2 windows, 721 tokens, 16.49 passes" in out
 
 
 def test_a_run_with_epochs_stores_its_steps_and_a_resumed_run_goes_on_with_more_steps(script):
@@ -35,6 +46,9 @@ def test_a_run_with_epochs_stores_its_steps_and_a_resumed_run_goes_on_with_more_
 
     assert script("train", "resume=runs/latest", "trainer.max_steps=3").code == 0
     assert last(newest())["global_step"] == 3
+    # Three steps are not three passes, so the configuration does not say epochs: 3.
+    config = config_of(newest())
+    assert (config["trainer"]["max_steps"], config["epochs"]) == (3, None)
     script("train", "resume=runs/latest", "epochs=4").assert_refused("epochs", "trainer.max_steps=")
 
 

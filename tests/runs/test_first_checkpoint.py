@@ -85,6 +85,16 @@ def test_a_run_that_saves_no_checkpoint_names_the_key(tmp_path):
         find_checkpoint(tmp_path / "run")
 
 
+def test_a_run_that_saves_checkpoints_with_another_class_names_the_class(tmp_path):
+    checkpoints = {"_target_": "lightning.pytorch.callbacks.ModelCheckpoint", "save_last": True}
+    start_run(tmp_path / "run", [1, 10], callbacks={"checkpoints": checkpoints})
+    with locked(tmp_path / "run"), pytest.raises(UserError) as refused:
+        find_checkpoint(tmp_path / "run")
+    assert "callbacks.checkpoints is lightning.pytorch.callbacks.ModelCheckpoint" in str(
+        refused.value
+    )
+
+
 def test_a_run_that_is_not_training_will_not_save_a_checkpoint(tmp_path):
     start_run(tmp_path / "run", [1, 10])
     with pytest.raises(UserError, match=r"has no checkpoint .*train the run"):

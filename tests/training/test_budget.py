@@ -146,6 +146,41 @@ def test_a_measurement_of_a_slow_model_ends_early(monkeypatch):
     assert searched(100, kind=Search)._seconds_a_step(QWEN, TRAINER) == 40
 
 
+@pytest.mark.parametrize(("n_micro_steps", "seconds"), [(1, 5), (2, 8), (1000, 3002)])
+def test_a_step_of_many_micro_steps_is_measured_with_few_of_them(
+    monkeypatch, n_micro_steps, seconds
+):
+    """On this machine, a micro-step takes 3 s, and the update of the optimizer takes 2 s."""
+    now = 0
+    n_run = 0
+
+    def compute_loss(tokens, targets):
+        nonlocal now, n_run
+        now += 3
+        n_run += 1
+        return model(tokens).sum()
+
+    class Slow(torch.optim.SGD):
+        def step(self):
+            nonlocal now
+            now += 2
+
+    monkeypatch.setattr(timing, "clock", lambda device: now)
+    model = new_gpt(QWEN, seed=0)
+    times = timing.times_of_steps(
+        model,
+        compute_loss,
+        Slow(model.parameters()),
+        batch_size=1,
+        n_micro_steps=n_micro_steps,
+        is_bf16=False,
+        least=3.0,
+        most=10.0,
+    )
+    assert set(times) == {seconds}
+    assert n_run <= 3
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("seconds", "n_steps"), [(100, 3), (36_000, 60)])
 def test_the_chosen_model_is_measured_for_three_percent_of_the_time_or_a_minute(
@@ -158,7 +193,7 @@ def test_the_chosen_model_is_measured_for_three_percent_of_the_time_or_a_minute(
     module.compute_loss = lambda tokens, targets: module.model(tokens).sum()
     module.make_optimizer = lambda model: torch.optim.AdamW(model.parameters())
     hardware = choose_hardware("cpu", "fp32", False, 1)
-    assert timing.seconds_of_run(module, hardware, seconds=seconds) == 1
+    assert timing.seconds_of_step(module, hardware, seconds=seconds) == 1
     assert not list(ticks)
 
 

@@ -4,8 +4,12 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+import yaml
 
-from gptmini.training import EarlyStopping, OverfittingNotice
+from gptmini.files import CONFIGS
+from gptmini.settings import MIN_VALIDATIONS
+from gptmini.training import EarlyStopping, OverfittingNotice, RunCheckpoints
+from gptmini.training.callbacks.checkpoints import Best
 
 TRAIN = 1.0  # training loss of every step, unless a curve has its own
 ERROR = 0.05  # standard error of every validation loss
@@ -21,7 +25,7 @@ class Saying:
         self.lines.append(line)
 
 
-def validate(callback, losses, first_step=0, train=TRAIN):
+def validate(callback, losses, first_step=0, train=TRAIN, callbacks=()):
     """Pass validation losses to the callback, ten steps apart.
 
     The argument train is the training loss, or a list with the training loss before each validation. Return the printed
@@ -32,7 +36,11 @@ def validate(callback, losses, first_step=0, train=TRAIN):
     for i, (loss, train_loss) in enumerate(zip(losses, trains, strict=True)):
         step = first_step + 10 * i
         trainer = SimpleNamespace(
-            loggers=[logger], global_step=step, should_stop=False, accumulate_grad_batches=2
+            loggers=[logger],
+            callbacks=callbacks,
+            global_step=step,
+            should_stop=False,
+            accumulate_grad_batches=2,
         )
         evaluation = SimpleNamespace(loss=loss, standard_error=ERROR)
         module = SimpleNamespace(latest_evaluation=evaluation)
@@ -65,6 +73,9 @@ CURVES = [
     ([3.0, 2.0, 2.6, 2.5, 2.4, 2.3], [3.5, 3.2, 3.0, 2.9, 2.8, 2.7], None),
     # It rises but stays below the training loss, as with dropout. Then the training loss falls below it.
     ([2.0, 2.1, 2.2, 2.3, 2.4, 2.5, 2.6], [2.5, 2.5, 2.5, 2.4, 2.3, 2.2, 2.1], 6),
+    # It rises beyond the noise but is above the training loss by less than the standard error. Then the gap grows.
+    ([2.0, 2.1, 2.1, 2.1, 2.1], 2.06, None),
+    ([2.0, 2.1, 2.1, 2.1, 2.1, 2.1], [2.06, 2.06, 2.06, 2.04, 2.04, 2.04], 5),
     ([2.0, *[float("nan")] * 3], TRAIN, None),
 ]
 
@@ -82,6 +93,45 @@ def test_early_stopping_ends_a_run_that_overfits(losses, train, third):
     lines, step = validate(callback, losses, train=train)
     assert (lines, step) == ([], None if third is None else 10 * third)
     assert ("above 2.0000 (step " in callback.stopping_reason_message) == (third is not None)
+
+
+@pytest.mark.parametrize(
+    ("option", "name", "kind"),
+    [
+        ("default", "overfitting", OverfittingNotice),
+        ("early_stopping", "early_stopping", EarlyStopping),
+    ],
+)
+def test_overfitting_from_the_second_validation_on_is_detected_before_the_end(option, name, kind):
+    """The shortest runs have four validations."""
+    assert MIN_VALIDATIONS == 4
+    configured = yaml.safe_load((CONFIGS / "callbacks" / f"{option}.yaml").read_text())[name]
+    callback = kind(patience=configured["patience"])
+    lines, step = validate(callback, [5.54, 7.73, 8.2], train=[5.0, 3.0, 2.0])
+    assert (len(lines), step) == ((1, None) if kind is OverfittingNotice else (0, 20))
+
+
+def checkpoints(**best):
+    """Return the callback that saves checkpoints. Its best.ckpt has the values of the argument best."""
+    callback = RunCheckpoints(every_steps=500)
+    callback.best = Best(**best) if best else None
+    return callback
+
+
+@pytest.mark.parametrize(
+    ("callbacks", "place"),
+    [
+        ([checkpoints(loss=2.0, bits_per_byte=1.0, step=10)], "2.0000 (step 10, in best.ckpt)"),
+        # The save at step 10 has failed, or both saves.
+        ([checkpoints(loss=3.0, bits_per_byte=2.0, step=0)], "2.0000 (step 10)"),
+        ([checkpoints()], "2.0000 (step 10)"),
+        ([], "2.0000 (step 10)"),
+    ],
+)
+def test_the_message_names_best_ckpt_only_if_it_has_the_lowest_loss(callbacks, place):
+    notice = OverfittingNotice(patience=1)
+    (line,), _ = validate(notice, [3.0, 2.0, 2.1], callbacks=callbacks)
+    assert place in line
 
 
 def test_early_stopping_ends_a_run_whose_loss_is_not_finite():

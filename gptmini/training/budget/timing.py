@@ -20,8 +20,8 @@ SAMPLED = 0.5
 # validation always follows the last step.
 VALIDATED_SHARE = 0.05
 MOST_VALIDATIONS = 20
-# Number of steps to measure per model and round, after a warm-up step. Measure fewer steps if the steps would take more
-# than the fraction MEASURED_SHARE of the time.
+# Number of steps to measure per model and round, after a warm-up. Measure fewer steps if the steps would take more than
+# the fraction MEASURED_SHARE of the time.
 MEASURED_STEPS = 2
 MEASURED_SHARE = 0.1
 # Fraction of the time that is used to measure the chosen model. The speed of many machines changes every few seconds.
@@ -41,7 +41,12 @@ def times_of_steps(
     least: float,
     most: float,
 ) -> list[float]:
-    """Run a warm-up step and then a few optimizer steps. Return the seconds that each step after the warm-up took.
+    """Measure a few optimizer steps after a warm-up, and return the seconds that each step takes.
+
+    A step of many micro-steps could take minutes. So run only two micro-steps per step: the first, and the last with
+    the optimizer's update. All micro-steps before the last take as long as the first:
+
+        seconds = (n_micro_steps - 1) * first + last
 
     Args:
         model: the model on its device. The model is trained on random tokens; discard the model afterwards.
@@ -51,8 +56,8 @@ def times_of_steps(
         n_micro_steps: micro-steps per optimizer step.
         is_bf16: whether to use autocast with bfloat16.
         least: minimum number of seconds to measure. At least MEASURED_STEPS steps are measured, too.
-        most: number of seconds after which no other step starts. At least one step is measured, even if it takes
-            longer.
+        most: number of seconds, including the warm-up, after which no other step starts. At least one step is measured,
+            even if it takes longer.
     """
     device = model.embedding.weight.device
     shape = (batch_size, model.config.context_length)
@@ -60,18 +65,31 @@ def times_of_steps(
     autocast = torch.autocast(device.type, torch.bfloat16, enabled=is_bf16)
     model.train()
 
-    times: list[float] = []
-    while len(times) < 2 or (sum(times) < most and not has_enough(times[1:], least)):
-        began = clock(device.type)
-        for _ in range(n_micro_steps):
-            with autocast:
-                loss = compute_loss(tokens, tokens)
-            (loss / n_micro_steps).backward()
+    def micro_step() -> None:
+        with autocast:
+            loss = compute_loss(tokens, tokens)
+        (loss / n_micro_steps).backward()
+
+    def last_micro_step() -> None:
+        micro_step()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
-        times.append(clock(device.type) - began)
-    return times[1:]
+
+    def seconds_of(work: Callable[[], None]) -> float:
+        began = clock(device.type)
+        work()
+        return clock(device.type) - began
+
+    times: list[float] = []
+    # Seconds that the warm-up and each measurement took.
+    spent = [seconds_of(last_micro_step)]
+    while not times or (sum(spent) < most and not has_enough(spent[1:], least)):
+        first = seconds_of(micro_step) if n_micro_steps > 1 else 0.0
+        last = seconds_of(last_micro_step)
+        times.append((n_micro_steps - 1) * first + last)
+        spent.append(first + last)
+    return times
 
 
 def has_enough(times: Sequence[float], least: float) -> bool:
@@ -79,21 +97,16 @@ def has_enough(times: Sequence[float], least: float) -> bool:
     return len(times) >= MEASURED_STEPS and sum(times) >= least
 
 
-def seconds_of_run(module: GPTModule, hardware: Hardware, *, seconds: float) -> float:
-    """Return seconds_of_step. Measure for a fraction of the `seconds` seconds that the run itself will take."""
-    return seconds_of_step(
-        module,
-        hardware,
-        least=min(CHOSEN_SHARE * seconds, CHOSEN_SECONDS),
-        most=MEASURED_SHARE * seconds,
-    )
-
-
-def seconds_of_step(module: GPTModule, hardware: Hardware, *, least: float, most: float) -> float:
+def seconds_of_step(module: GPTModule, hardware: Hardware, *, seconds: float) -> float:
     """Measure optimizer steps on one device, and return the median number of seconds that a step takes.
 
-    This function trains the model of the module on random tokens; discard the module afterwards. The arguments least
-    and most are the same as for times_of_steps.
+    This function trains the model of the module on random tokens; discard the module afterwards.
+
+    Args:
+        module: the model of the run, with its settings.
+        hardware: the device and the precision of the run.
+        seconds: planned time of the run. Measure for the fraction CHOSEN_SHARE of this time, but for at most
+            CHOSEN_SECONDS. Start no step after the fraction MEASURED_SHARE of this time.
     """
     settings = module.settings
     model = module.model.to(hardware.device)
@@ -105,8 +118,8 @@ def seconds_of_step(module: GPTModule, hardware: Hardware, *, least: float, most
         batch_size=settings.micro_batch_size,
         n_micro_steps=settings.n_micro_steps,
         is_bf16=hardware.precision == "bf16",
-        least=least,
-        most=most,
+        least=min(CHOSEN_SHARE * seconds, CHOSEN_SECONDS),
+        most=MEASURED_SHARE * seconds,
     )
     return statistics.median(times)
 

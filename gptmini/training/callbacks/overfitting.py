@@ -8,6 +8,7 @@ from pydantic import PositiveInt, validate_call
 from torch import Tensor
 
 from gptmini.settings import STRICT
+from gptmini.training.callbacks.checkpoints import RunCheckpoints
 from gptmini.training.loggers.logger import print_line
 from gptmini.training.module import GPTModule
 
@@ -17,11 +18,12 @@ class Overfitting(L.Callback):
 
     A validation shows overfitting if two conditions hold:
 
-    - Its loss is above the lowest loss of the run by more than its standard error. Smaller differences are noise.
-    - Its loss is above the training loss. This is the mean loss of the steps since the previous validation.
+    - Its loss is above the lowest loss of the run by more than its standard error.
+    - Its loss is above the training loss by more than its standard error. The training loss is the mean loss of the
+      steps since the previous validation.
 
-    Source of the first condition: the one-standard-error rule, Hastie, Tibshirani and Friedman 2009, "The Elements of
-    Statistical Learning", section 7.10.
+    Smaller differences are noise. Source: the one-standard-error rule, Hastie, Tibshirani and Friedman 2009, "The
+    Elements of Statistical Learning", section 7.10.
 
     Args:
         patience: number of validations in a row that must show overfitting.
@@ -87,19 +89,28 @@ class Overfitting(L.Callback):
             self._lowest = evaluation.loss
             self._step = trainer.global_step
 
-        has_risen = evaluation.loss - self._lowest > evaluation.standard_error
+        noise = evaluation.standard_error
+        has_risen = evaluation.loss - self._lowest > noise
         # Without a step since the previous validation, the training loss is unknown.
-        is_above_train = train_loss is not None and evaluation.loss > train_loss
+        is_above_train = train_loss is not None and evaluation.loss - train_loss > noise
         self._n_above = self._n_above + 1 if has_risen and is_above_train else 0
         if self._n_above < self.patience:
             return
 
         times = "validation" if self._n_above == 1 else "validations"
+        place = ", in best.ckpt" if self._is_saved(trainer) else ""
         self.on_overfitting(
             trainer,
-            f"val loss {evaluation.loss:.4f} is above {self._lowest:.4f} (step {self._step}, in best.ckpt) and above "
+            f"val loss {evaluation.loss:.4f} is above {self._lowest:.4f} (step {self._step}{place}) and above "
             f"the training loss {train_loss:.4f}, for {self._n_above} {times}",
         )
+
+    def _is_saved(self, trainer: L.Trainer) -> bool:
+        """Return whether best.ckpt has the lowest loss. Saving may be off, or it may have failed."""
+        # Another class of Lightning sets this attribute. The type checker cannot see it.
+        callbacks = trainer.callbacks  # pyrefly: ignore[missing-attribute]
+        bests = [callback.best for callback in callbacks if isinstance(callback, RunCheckpoints)]
+        return any(best is not None and best.step == self._step for best in bests)
 
     def on_overfitting(self, trainer: L.Trainer, found: str) -> None:
         """Act after a validation. The argument found is a text with the losses."""
