@@ -11,7 +11,14 @@ import re
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import (
+    AfterValidator,
+    ConfigDict,
+    Field,
+    PositiveFloat,
+    TypeAdapter,
+    ValidationError,
+)
 
 from gptmini.user_error import UserError
 
@@ -32,6 +39,36 @@ BelowOne = Annotated[float, Field(ge=0, lt=1)]
 Pair = Annotated[list[BelowOne], Field(min_length=2, max_length=2)]
 # A seed that torch's random generators accept.
 Seed = Annotated[int, Field(ge=0, le=2**63 - 1)]
+
+# Times such as 90s, 10m, 1h30m or 2d, and clocks [[DD:]HH:]MM:SS. Each has at most one number per unit.
+TIME = re.compile(r"(?=\d)(?:(\d{1,6})d)?(?:(\d{1,6})h)?(?:(\d{1,6})m)?(?:(\d{1,6})s)?")
+CLOCK = re.compile(r"(?:(?:(\d{1,6}):)?(\d{1,6}):)?(\d{1,6}):(\d{1,6})")
+SECONDS_OF_UNITS = (86400, 3600, 60, 1)  # seconds of a day, an hour, a minute and a second
+
+
+def seconds_of(time: float | str) -> float:
+    """Return a time in seconds. A number is in seconds, and a text is a TIME or a CLOCK.
+
+    Raises ValueError if the text is neither, or if the time is not positive.
+    """
+    if not isinstance(time, str):
+        return time
+    found = TIME.fullmatch(time) or CLOCK.fullmatch(time)
+    numbers = found.groups(default="0") if found else []
+    seconds = sum(int(n) * unit for n, unit in zip(numbers, SECONDS_OF_UNITS, strict=False))
+    if not seconds:
+        raise ValueError("must be a positive time such as 90, 90s, 10m, 1h30m or 1:30:00")
+    return float(seconds)
+
+
+def _checked_time(time: str) -> str:
+    """Return a time unchanged. Raise ValueError if it is not a time."""
+    seconds_of(time)
+    return time
+
+
+# A time as a number of seconds, or as a text that seconds_of reads.
+Time = PositiveFloat | Annotated[str, AfterValidator(_checked_time)]
 
 # Defaults of gptmini sample, gptmini.generate and generate_stream. They are in this module because --help prints
 # them before torch is imported.

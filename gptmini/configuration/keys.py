@@ -202,8 +202,13 @@ def _keys_of(tree: object, prefix: str) -> Iterator[str]:
 def is_requested(key: str, typed: Typed) -> bool:
     """Whether the command line or the experiment sets a key of the model or the tokenizer. Defaults do not count."""
     group = key.partition(".")[0]
-    if typed.has(key) or f"{group}={typed.choices[group]}" in typed.overrides:
-        return True
+    is_typed = typed.has(key) or f"{group}={typed.choices[group]}" in typed.overrides
+    return is_typed or is_chosen_by_experiment(key, typed)
+
+
+def is_chosen_by_experiment(key: str, typed: Typed) -> bool:
+    """Whether the experiment sets a key, or chooses the option of its group."""
+    group = key.partition(".")[0]
     return any(
         chosen == group or key == chosen or chosen.startswith(f"{key}.")
         for chosen in chosen_by_experiment(typed)

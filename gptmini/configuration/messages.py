@@ -42,8 +42,8 @@ HYDRA_MESSAGES = {
 }
 # Requirements that pydantic would show as a regular expression.
 TIMES = {
-    "budget": "be a positive number of seconds or a time such as 90s, 10m or 1h30m",
-    "trainer.max_time": "be a positive number of seconds or a time [[DD:]HH:]MM:SS such as 8:00:00",
+    "budget": "be a positive time such as 90, 90s, 10m, 1h30m or 1:30:00",
+    "trainer.max_time": "be a positive time such as 90, 90s, 10m, 1h30m or 1:30:00",
 }
 
 

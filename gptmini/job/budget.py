@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gptmini.configuration.building import check_model, text_settings
-from gptmini.configuration.keys import is_requested
+from gptmini.configuration.keys import is_chosen_by_experiment
 from gptmini.configuration.overrides import Typed
 from gptmini.job.tokens import open_tokens
 from gptmini.key_table import keys_with
@@ -192,8 +192,9 @@ class BudgetChooser:
     def _is_open(self, key: str) -> bool:
         """Return whether budget= may choose a key.
 
-        budget= must not change a key that an override, an experiment or the model of init_from sets. There is one
-        exception: budget= replaces an experiment's number of steps.
+        budget= must not change a key that an override, an experiment or the model of init_from sets. There are two
+        exceptions. budget= replaces an experiment's number of steps. An option such as model=llama_tiny chooses the
+        form of the model, but not its sizes.
         """
         if key not in keys_with("by_budget"):
             return False
@@ -202,7 +203,8 @@ class BudgetChooser:
         of_source = self.settings.root.init_from is not None and key.startswith(
             ("model.", "tokenizer.")
         )
-        return not of_source and not is_requested(key, self.typed)
+        is_set = self.typed.has(key) or is_chosen_by_experiment(key, self.typed)
+        return not of_source and not is_set
 
     def _apply(self, changes: Mapping[str, Any]) -> None:
         """Apply chosen values to the settings. Skip the keys that budget= may not choose."""

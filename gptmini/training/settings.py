@@ -1,16 +1,15 @@
 """The checked settings of a run. All settings are checked before gptmini reads the text."""
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass as plain_dataclass
 from dataclasses import field as dataclass_field
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, PositiveFloat, PositiveInt
+from pydantic import AfterValidator, Field, PositiveInt
 from pydantic.dataclasses import dataclass
 
 from gptmini.key_table import keys_with
-from gptmini.settings import STRICT, FileName, Seed
+from gptmini.settings import STRICT, FileName, Seed, Time, seconds_of
 from gptmini.world import cpu_cores
 
 if TYPE_CHECKING:
@@ -38,10 +37,7 @@ def _not_empty(place: str) -> str:
 
 
 Place = Annotated[str, AfterValidator(_not_empty)]
-# A time such as 90s, 10m or 1h30m.
-Duration = Annotated[str, Field(pattern=r"^([0-9]{1,6}[hms])+$")]
 MOST_EPOCHS = 1_000_000  # a user who sets more probably means steps or tokens
-SECONDS_OF = {"h": 3600, "m": 60, "s": 1}
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -61,7 +57,7 @@ class RootSettings:
     console: Literal["auto", "lines", "quiet"] = "auto"
     # Time for a new run. The time decides the model sizes and the number of steps. None: the configuration decides the
     # model sizes and the number of steps.
-    budget: PositiveFloat | Duration | None = None
+    budget: Time | None = None
     # Passes over the training tokens of a new run. None: the configuration decides the number of steps.
     epochs: Annotated[float, Field(gt=0, le=MOST_EPOCHS)] | None = None
 
@@ -73,10 +69,7 @@ class RootSettings:
     @property
     def seconds(self) -> float | None:
         """The value of budget in seconds; None if budget is None."""
-        if not isinstance(self.budget, str):
-            return self.budget
-        parts = re.findall(r"([0-9]+)([hms])", self.budget)
-        return float(sum(int(number) * SECONDS_OF[unit] for number, unit in parts))
+        return None if self.budget is None else seconds_of(self.budget)
 
     @property
     def frozen(self) -> list[str]:

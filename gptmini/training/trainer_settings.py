@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 from pydantic.dataclasses import dataclass
 
-from gptmini.settings import STRICT, validation_interval
+from gptmini.settings import STRICT, Time, seconds_of, validation_interval
 from gptmini.user_error import UserError
 from gptmini.world import World
 
@@ -16,10 +16,6 @@ MOST_THREADS = 1024  # torch itself has no limit, and too many threads make the 
 # 64 bits.
 LARGEST_BATCH = 2**31
 LONGEST_TIMEOUT = 86400 * 7  # a week, in seconds; a user who sets more probably used a wrong unit
-SECONDS_OF_UNITS = (86400, 3600, 60, 1)  # seconds of a day, an hour, a minute and a second
-
-# A time in the form [[DD:]HH:]MM:SS.
-Clock = Annotated[str, Field(pattern=r"^([0-9]{1,6}:){1,3}[0-9]{1,6}$")]
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -31,8 +27,7 @@ class TrainerSettings:
     """
 
     max_steps: PositiveInt  # number of optimizer steps
-    # Time limit of this process; None for no limit. A number is in seconds.
-    max_time: PositiveFloat | Clock | None
+    max_time: Time | None  # time limit of this process; None for no limit
     # Stop after this many steps in a row with a non-finite loss or gradient.
     max_bad_steps: PositiveInt
     # Sequences per optimizer step, over all devices and micro-steps.
@@ -108,12 +103,7 @@ class TrainerSettings:
     @property
     def max_seconds(self) -> float | None:
         """The value of max_time in seconds; None for no limit."""
-        if not isinstance(self.max_time, str):
-            return self.max_time
-
-        parts = self.max_time.split(":")
-        units = SECONDS_OF_UNITS[-len(parts) :]
-        return float(sum(int(part) * unit for part, unit in zip(parts, units, strict=True)))
+        return None if self.max_time is None else seconds_of(self.max_time)
 
     @property
     def devices_here(self) -> int:

@@ -105,6 +105,15 @@ def test_what_an_experiment_sets_stays_but_for_its_steps(script):
     assert with_budget.trainer.max_steps > plain.trainer.max_steps
 
 
+def test_an_option_of_the_model_chooses_its_form_but_not_its_sizes(script):
+    options = ("model=gpt2", "tokenizer=bpe", "trainer.max_time=1:00")
+    shown = OmegaConf.create(script("train", *TEXT, *options, "budget=0:01:00", "--cfg", "job").out)
+    assert (shown.model.position, shown.model.mlp) == ("learned", "gelu")
+    assert (shown.model.n_kv_heads, shown.model.d_ff) == (None, None)  # as in every GPT-2
+    assert shown.model.d_model == 96
+    assert shown.tokenizer.vocab_size < 4000
+
+
 def test_cfg_shows_the_choice_and_trains_nothing(script, tmp_path):
     shown = OmegaConf.create(script("train", *TEXT, "budget=1m", "--cfg", "job").out)
     assert shown.model.d_model == 96
@@ -160,7 +169,7 @@ def test_too_little_time_is_one_line(script, given):
     )
 
 
-@pytest.mark.parametrize("given", ["5x", "0", "-1", "''", "1m30"])
+@pytest.mark.parametrize("given", ["5x", "0", "-1", "''", "1m30", "5m5m", "3m2h"])
 def test_a_wrong_time_is_one_line(script, given):
     script("train", *TEXT, f"budget={given}").assert_refused("budget must be ")
 

@@ -69,13 +69,27 @@ def test_only_a_callback_whose_state_a_checkpoint_can_hold_is_taken():
 
 @pytest.mark.parametrize(
     ("max_time", "seconds"),
-    [(None, None), (0.25, 0.25), ("1:30", 90.0), ("02:00:00", 7200.0), ("1:00:00:01", 86401.0)],
+    [
+        (None, None),
+        (0.25, 0.25),
+        (90, 90.0),
+        ("90s", 90.0),
+        ("10m", 600.0),
+        ("1h30m", 5400.0),
+        ("2d1s", 172_801.0),
+        ("1:30", 90.0),
+        ("02:00:00", 7200.0),
+        ("1:00:00:01", 86401.0),
+    ],
 )
-def test_a_time_limit_is_in_seconds_or_as_a_clock_shows_it(max_time, seconds):
+def test_a_time_limit_is_in_seconds_with_units_or_as_a_clock_shows_it(max_time, seconds):
     assert TrainerSettings(**SETTINGS | {"max_time": max_time}).max_seconds == seconds
 
 
-@pytest.mark.parametrize("max_time", [0, "", "10", "1:2:3:4:5", "-1:00", "1:0x"])
+@pytest.mark.parametrize(
+    "max_time",
+    [0, "", "0s", "00:00", "1:2:3:4:5", "-1:00", "1:0x", "5m5m", "3m2h", "10m5", "m", "1.5h"],
+)
 def test_what_no_clock_shows_is_refused(max_time):
     refused = refused_keys(TrainerSettings, **SETTINGS | {"max_time": max_time})
     assert {key.split(".")[0] for key in refused} == {"max_time"}

@@ -105,7 +105,11 @@ class Search:
             text = text_of(width)
             try:
                 kept = None if self.is_open("model.n_heads") else self.model.n_heads
-                settings = replace(self.model, **self._open("model", sizes_for_width(width, kept)))
+                sizes = self._open("model", sizes_for_width(width, kept))
+                # Without a number, the model's form decides the key-value heads and the width of the MLP.
+                form = {name for name in sizes if getattr(self.model, name) is None}
+                sizes = {name: size for name, size in sizes.items() if name not in form}
+                settings = replace(self.model, **sizes)
                 config = settings.with_vocab_size(text.n_vocab)
             except ValidationError:  # the fixed number of heads does not divide this width
                 if not found and width == widths[-1]:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from gptmini.hardware import Hardware, clock
 from gptmini.model import GPT
+from gptmini.settings import MIN_VALIDATIONS
 from gptmini.training.module import GPTModule
 
 # Seconds that a run needs in addition to its steps and validations. They pass before the command starts its clock, and
@@ -20,6 +21,8 @@ SAMPLED = 0.5
 # validation always follows the last step.
 VALIDATED_SHARE = 0.05
 MOST_VALIDATIONS = 20
+# Maximum fraction of the time for the first MIN_VALIDATIONS validations.
+TREND_SHARE = 0.2
 # Number of steps to measure per model and round, after a warm-up. Measure fewer steps if the steps would take more than
 # the fraction MEASURED_SHARE of the time.
 MEASURED_STEPS = 2
@@ -148,6 +151,9 @@ def steps_that_fit(
     of_validation = seconds_of_validation(
         seconds_a_step, tokens_a_step=tokens_a_step, n_val_tokens=n_val_tokens
     )
-    n_validations = max(1, int(min(MOST_VALIDATIONS, VALIDATED_SHARE * seconds / of_validation)))
+    fitting = min(MOST_VALIDATIONS, VALIDATED_SHARE * seconds / of_validation)
+    # A few validations show the trend of the loss, so they may take more of the time.
+    fitting = max(fitting, min(MIN_VALIDATIONS, TREND_SHARE * seconds / of_validation))
+    n_validations = max(1, int(fitting))
     n_steps = int(min(most, (seconds - n_validations * of_validation) / seconds_a_step))
     return n_steps, max(1, math.ceil(n_steps / n_validations))
