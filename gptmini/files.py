@@ -86,6 +86,16 @@ def replace_by_symlink(destination: str, link: Path) -> None:
         temporary.unlink(missing_ok=True)
 
 
+def exists(name: str) -> bool:
+    """Whether a name is the path of a file or a folder. Path.exists would raise an error for a long name."""
+    return os.path.exists(name)  # noqa: PTH110
+
+
+def expand_home(name: str) -> str:
+    """Replace a leading ~ by the home folder. Path.expanduser would raise an error for an unknown ~user."""
+    return os.path.expanduser(name)  # noqa: PTH111
+
+
 def encodable(text: str) -> str:
     """Replace each lone surrogate by an escape sequence, because UTF-8 cannot encode lone surrogates.
 

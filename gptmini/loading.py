@@ -5,7 +5,6 @@ without torch.
 """
 
 import hashlib
-import os
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
@@ -13,8 +12,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from pydantic.dataclasses import dataclass
 
+from gptmini.files import expand_home
 from gptmini.model.config import GPTConfig
-from gptmini.runs import find_checkpoint
+from gptmini.runs import find_checkpoint, similar_run
 from gptmini.settings import STRICT
 from gptmini.tokenizer import Tokenizer, from_dict, prebuilt
 from gptmini.user_error import UserError
@@ -227,15 +227,22 @@ def initial_model(path: str) -> "tuple[GPT, dict[str, Any]]":
 def local_path(name: str) -> Path:
     """Return the path that the user gave. For a name on the hub, download the model and return the folder of the model.
 
-    Raises UserError if the hub cannot be reached or does not have the model.
+    Raises UserError if the hub cannot be reached or does not have the model. If a run has this name, the message
+    suggests the run.
     """
     from gptmini.interop.hub_models import download_model, is_hub_name
 
     # Keep the name as a string. gpt2 is a name on the hub and ./gpt2 is a path, but Path would make both names equal.
-    path = Path(os.path.expanduser(name))  # noqa: PTH111, because an unknown ~user stays unchanged
+    path = Path(expand_home(name))
     if path.exists() or not is_hub_name(name):
         return path
-    return download_model(name)
+    try:
+        return download_model(name)
+    except UserError:
+        run = None if "/" in name else similar_run(name)
+        if run is None:
+            raise
+        raise UserError(f"cannot download {name}; did you mean {run}?") from None
 
 
 def open_model(path: Path) -> "TrainedModel":

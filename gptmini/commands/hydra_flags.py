@@ -20,13 +20,16 @@ from gptmini.configuration.compose import Composed, as_user_errors, check_root, 
 from gptmini.configuration.keys import groups, known_keys, nearest_key
 from gptmini.configuration.messages import explain
 from gptmini.configuration.overrides import key_of, quote_for_hydra
-from gptmini.configuration.texts import override_for, texts_as_overrides, without_keys
+from gptmini.configuration.texts import is_override, override_for, texts_as_overrides, without_keys
 from gptmini.configuration.user_modules import allow_user_modules
 from gptmini.files import CONFIGS
 from gptmini.process import MISUSE, mute
 from gptmini.user_error import UserError
 from gptmini.version import __version__
 from gptmini.world import this_world
+
+# Options of other programs that choose a device, and the value of trainer.device for each.
+DEVICES = {"cpu": "cpu", "cuda": "cuda", "gpu": "cuda", "mps": "mps"}
 
 # A function that runs a job of a command. The result of the function goes to Hydra's sweepers.
 Job = Callable[[Composed], Any]
@@ -132,13 +135,46 @@ def parse_flags(
         conflict_handler="resolve",  # for --version
     )
     parser.add_argument("--version", action="version", version=__version__)
-    parser.set_defaults(dry_run=False)
-    if has_dry_run:
-        parser.add_argument("--dry-run", action="store_true")
+    # --run has no effect. Without help, messages do not suggest it.
+    parser.add_argument("--run", "-r", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--dry-run", action="store_true")
     parser.error = lambda message: refuse(parser, message, arguments)
     flags = parser.parse_intermixed_args(arguments)
     refuse_options_as_keys(parser, flags.overrides)
+    _check_flags(flags, has_dry_run)
 
+    # gptmini prints the help and the configuration itself, because Hydra would print them without resolving resume=.
+    words = flags.overrides
+    hydra_flags = [word for word in arguments if word not in words]
+    flags.shown_keys = []
+    if flags.help:
+        flags.shown_keys, words = without_keys(words)
+    flags.overrides = texts_as_overrides(words)
+    shows_job = flags.cfg == "job" and not flags.package
+    if flags.cfg and not shows_job:
+        if any(key_of(word) in ("resume", "folder") for word in flags.overrides):
+            raise UserError(
+                "to print the configuration of a resumed run, use --cfg job without --package"
+            )
+        flags.cfg = None
+        return flags, [*flags.overrides, *hydra_flags]
+
+    overrides = quote_for_hydra(flags.overrides, multirun=flags.multirun)
+    if flags.multirun:
+        _check_jobs_differ(overrides)
+    own = [] if flags.config_dir is None else ["--config-dir", flags.config_dir]
+    for name in ("multirun", "hydra_help", "shell_completion"):
+        if getattr(flags, name):
+            own.append(f"--{name.replace('_', '-')}")
+    if flags.info:
+        own += ["--info", flags.info]
+    return flags, [*overrides, *own]
+
+
+def _check_flags(flags: argparse.Namespace, has_dry_run: bool) -> None:
+    """Raise UserError if flags exclude each other, or if gptmini or the command does not support a flag."""
+    if flags.dry_run and not has_dry_run:
+        raise UserError("unsupported option --dry-run; use gptmini train --dry-run")
     if flags.dry_run and (flags.cfg or flags.multirun):
         other = "--cfg" if flags.cfg else "-m"
         raise UserError(f"give either --dry-run or {other}, not both")
@@ -153,33 +189,6 @@ def parse_flags(
         )
     if flags.config_dir is not None and not Path(flags.config_dir).is_dir():
         raise UserError(f"--config-dir must be an existing folder, got {flags.config_dir}")
-
-    # gptmini prints the help and the configuration itself, because Hydra would print them without resolving resume=.
-    flags.shown_keys = []
-    words = flags.overrides
-    if flags.help:
-        flags.shown_keys, words = without_keys(words)
-    given = set(flags.overrides)
-    flags.overrides = texts_as_overrides(words)
-    shows_job = flags.cfg == "job" and not flags.package
-    if flags.cfg and not shows_job:
-        if any(key_of(word) in ("resume", "folder") for word in flags.overrides):
-            raise UserError(
-                "to print the configuration of a resumed run, use --cfg job without --package"
-            )
-        flags.cfg = None
-        return flags, [*flags.overrides, *(word for word in arguments if word not in given)]
-
-    overrides = quote_for_hydra(flags.overrides, multirun=flags.multirun)
-    if flags.multirun:
-        _check_jobs_differ(overrides)
-    own = [] if flags.config_dir is None else ["--config-dir", flags.config_dir]
-    for name in ("multirun", "hydra_help", "shell_completion"):
-        if getattr(flags, name):
-            own.append(f"--{name.replace('_', '-')}")
-    if flags.info:
-        own += ["--info", flags.info]
-    return flags, [*overrides, *own]
 
 
 def refuse(
@@ -200,9 +209,13 @@ def refuse(
         with_sweep: True if the command has the keys of the group 'sweep'.
     """
     unknown = re.match(r"unrecognized arguments: (-\S+)", message)
-    override = None if unknown is None else _override_meant(parser, unknown[1], arguments)
-    is_of_sweep = override is not None and override.startswith("sweep.")
-    if unknown is not None and override is not None and (with_sweep or not is_of_sweep):
+    override = None
+    if unknown is not None:
+        keys = [*known_keys(), *groups()]
+        if not with_sweep:
+            keys = [key for key in keys if key.partition(".")[0] != "sweep"]
+        override = _override_meant(parser, unknown[1], arguments, keys)
+    if unknown is not None and override is not None:
         option = unknown[1].partition("=")[0]
         message = f"{option} is not an option; write {override}"
     else:
@@ -212,31 +225,45 @@ def refuse(
 
 
 def _override_meant(
-    parser: argparse.ArgumentParser, option: str, arguments: Sequence[str]
+    parser: argparse.ArgumentParser, option: str, arguments: Sequence[str], keys: Sequence[str]
 ) -> str | None:
     """Return the override that an unknown option means, such as optimizer.lr=0.1 for --lr 0.1.
 
-    Return None if another option or no key is similar.
+    Return None if another option is similar, or if none of the keys is similar.
     """
     i = next(i for i in range(len(arguments)) if arguments[i].startswith(option))
     name, equals, value = arguments[i].lstrip("-").partition("=")
     name = name.replace("-", "_")
-    in_group = [known for known in known_keys() if known.partition(".")[2] == name]
-    if name in known_keys() or name in groups():
-        key = name
-    elif in_group:
-        key = in_group[0]
-    elif similar_option(parser, option) is None:
-        key = nearest_key(name)
-    else:
-        key = ""
-    if not key:
+    if name in DEVICES:
+        return f"trainer.device={DEVICES[name]}"
+    key = _key_meant(parser, option, name, keys)
+    if key is None:
         return None
 
     if not equals:
-        following = arguments[i + 1] if i + 1 < len(arguments) else "-"
-        value = "VALUE" if following.startswith("-") or "=" in following else following
+        value = next(filter(_is_value, arguments[i + 1 : i + 2]), "VALUE")
     return override_for(key, value)
+
+
+def _key_meant(
+    parser: argparse.ArgumentParser, option: str, name: str, keys: Sequence[str]
+) -> str | None:
+    """Return the key that the name of an unknown option means, or None."""
+    if name in keys:
+        return name
+    in_group = [key for key in keys if key.partition(".")[2] == name]
+    if in_group:
+        return in_group[0]
+    if similar_option(parser, option) is not None:
+        return None
+    nearest = nearest_key(name)
+    return nearest if nearest in keys else None
+
+
+def _is_value(word: str) -> bool:
+    """Whether the word after an option can be its value. A negative number is a value, and - is standard input."""
+    is_option = re.match(r"-[^\d.]", word) is not None
+    return not is_option and not is_override(word)
 
 
 def _check_jobs_differ(overrides: Sequence[str]) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from gptmini.configuration.messages import explain, lost_a_rank, ran_out_of_memory
+from gptmini.files import exists
 from gptmini.job.launch import RanksFailed
 from gptmini.process import INTERRUPTED, MISUSE, OUT_OF_RESOURCES, is_muted
 from gptmini.world import this_world
@@ -147,6 +148,8 @@ def complaint(parser: argparse.ArgumentParser, message: str) -> str:
 
 def similar_option(parser: argparse.ArgumentParser, word: str) -> str | None:
     """Return the option that an unknown word probably means, or None."""
+    if len(word.lstrip("-")) == 1:  # a single letter is similar to every short name
+        return None
     # A word without dashes must equal the name of an option.
     cutoff = ALIKE if word.startswith("-") else 1.0
     meant = "--" + word.partition("=")[0].lstrip("-").replace("_", "-")
@@ -162,7 +165,7 @@ def refuse_options_as_keys(parser: argparse.ArgumentParser, words: Sequence[obje
     flags = _flags_of(parser)
     for word in map(str, words):
         flag, equals, _ = f"--{word}".partition("=")
-        if equals and flag in flags and not Path(word).exists():
+        if equals and flag in flags and not exists(word):
             parser.error(f"unknown argument {word}; did you mean {flag}?")
 
 

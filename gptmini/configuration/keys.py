@@ -123,7 +123,10 @@ def unknown_key(key: str) -> str:
         if not having or group == "sweep":
             having = [f"gptmini {command}" for command in COMPOSED if group in root_keys(command)]
             having = having[:1]  # gptmini prepare accepts the keys of gptmini train, too
-        return f"{key} requires {' or '.join(having)}"
+        message = f"{key} requires {' or '.join(having)}"
+        if key == "data.path":
+            message += "; for a text, add data=text or write gptmini train FILE"
+        return message
 
     close = nearest_key(key)
     if not close:

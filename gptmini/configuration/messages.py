@@ -216,30 +216,19 @@ def _unknown_option(error: Any) -> str:
             "hydra/launcher=joblib requires hydra-joblib-launcher; "
             f"run: {install_command('launchers')}"
         )
-    if override_for(group, option) != f"{group}={option}":
-        return f"unknown option {group}={option}; write {override_for(group, option)}"
+    override = override_for(group, option)
+    if override.startswith("data=text "):
+        return f"unknown option {group}={option}; write {override}"
 
     close = difflib.get_close_matches(option, error.options, n=1)
-    fix = f"; did you mean {group}={close[0]}?" if close else _own_option(group, option)
-    message = f"unknown option {group}={option}; choose one of {', '.join(error.options)}{fix}"
+    own = f"for FOLDER/{group}/{option}.yaml, add --config-dir FOLDER;"
+    fix = f"did you mean {group}={close[0]}?" if close else own
+    message = f"unknown option {group}={option}; {fix} options: {', '.join(error.options)}"
 
     # Hydra names the file that chooses the option. If this file is in no group, or is one of Hydra's own files, the
     # option was chosen on the command line.
     chooser = re.match(r"In '(?!hydra/)(.+/.+)': ", str(error))
     return message if chooser is None else f"{chooser[1]}.yaml: {message}"
-
-
-def _own_option(group: str, option: str) -> str:
-    """Return the fix for an option in the user's own folder, as the end of a message."""
-    file = f"{group}/{option}.yaml"
-    folders = [
-        folder
-        for folder in (".", *sorted(os.listdir()))  # noqa: PTH208, because Path raises an error for a long name
-        if os.path.isfile(f"{folder}/{file}")  # noqa: PTH113
-    ]
-    if folders:
-        return f"; for {folders[0]}/{file}, add --config-dir {folders[0]}"
-    return f", or name the folder of {file} with --config-dir"
 
 
 def _not_composed(error: BaseException) -> str:

@@ -2,6 +2,7 @@
 
 import math
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -42,9 +43,8 @@ def quote_for_hydra(typed: Sequence[str], *, multirun: bool = False) -> list[str
     for line in typed:
         key, equals, value = line.partition("=")
         if equals and key != key.rstrip():
-            raise UserError(
-                f"an override must have no space before =, got {line}; write {key.rstrip()}={value.lstrip()}"
-            )
+            fix = shlex.quote(f"{key.rstrip()}={value.lstrip()}")
+            raise UserError(f"an override must have no space before =, got {line}; write {fix}")
         if not equals and not line.startswith("~"):
             raise UserError(f"an override must be KEY=VALUE, got {line}")
         if key_of(line) in FOLDERS:

@@ -2,13 +2,14 @@
 
 import difflib
 import glob
-import os
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from gptmini.configuration.keys import files_of_group, groups, known_keys, nearest_key
-from gptmini.configuration.overrides import as_override, key_of, list_override
+from gptmini.configuration.overrides import as_override, key_of, list_override, shown
+from gptmini.files import exists, expand_home
+from gptmini.key_table import keys_with
 from gptmini.user_error import UserError
 
 SPLIT_LIST = ("]", "}", ",")  # the ends of the words into which a shell splits a list or a mapping
@@ -21,21 +22,22 @@ def texts_as_overrides(words: Sequence[str]) -> list[str]:
 
     Raises UserError if a text does not exist or is a run, or if another word sets data or data.path.
     """
-    texts = [word for word in words if is_text(word)]
-    others = [word for word in words if not is_text(word)]
+    texts = [word for word in words if not is_override(word)]
+    others = [word for word in words if is_override(word)]
     if not texts:
         return others
 
     _check_spaces(words)
     for text in texts:
-        _check_text(text, texts)
+        _check_text(text, words)
     for line in others:
         is_other_data = key_of(line) == "data" and line != "data=text"
         if is_other_data or key_of(line) == "data.path":
             raise UserError(f"give either {line} or {texts[0]}, not both")
 
-    one = as_override("data.path", texts[0])
-    path = one if len(texts) == 1 else list_override("data.path", texts)
+    paths = [_as_path(text) for text in texts]
+    one = as_override("data.path", paths[0])
+    path = one if len(paths) == 1 else list_override("data.path", paths)
     return ["data=text", path, *(line for line in others if line != "data=text")]
 
 
@@ -48,31 +50,30 @@ def without_keys(words: Sequence[str]) -> tuple[list[str], list[str]]:
     return keys, [word for word in words if word not in keys]
 
 
-def is_text(word: str) -> bool:
-    """Whether a word of a command line names a text.
+def is_override(word: str) -> bool:
+    """Whether a word of a command line is an override. Every other word names a text.
 
-    A text has no equals sign, or is the exact name of a file. The word ~KEY removes a key.
+    An override has an equals sign, or is ~KEY, which removes a key. The exact name of a file is not an override.
     """
-    is_file = os.path.isfile(word)  # noqa: PTH113, because Path raises an error for a long list
+    is_file = exists(word) and Path(word).is_file()
     removes_key = word.startswith("~") and not word.startswith("~/")
-    return is_file or not ("=" in word or removes_key)
+    return not is_file and ("=" in word or removes_key)
 
 
 def override_for(key: str, value: str) -> str:
-    """Return the override that sets a key, for the message about a wrong word.
+    """Return the override that sets a key, quoted for a shell. Messages about a wrong word suggest this override.
 
     If the value of data or data.path is a file, return both overrides that train on this file.
     """
     is_file = _exists(value) or "/" in value or Path(value).suffix != ""
     if key in ("data", "data.path") and is_file:
-        return f"data=text data.path={value}"
-    return f"{key}={value}"
+        return shlex.join(["data=text", f"data.path={value}"])
+    return shlex.quote(f"{key}={value}")
 
 
 def _exists(word: str) -> bool:
     """Whether a word is standard input, a glob, or the path of an existing file or folder."""
-    path = os.path.expanduser(word)  # noqa: PTH111, because an unknown ~user stays unchanged
-    return word == "-" or glob.has_magic(word) or os.path.exists(path)  # noqa: PTH110
+    return word == "-" or glob.has_magic(word) or exists(word) or exists(expand_home(word))
 
 
 def _is_key(word: str) -> bool:
@@ -80,64 +81,87 @@ def _is_key(word: str) -> bool:
     return word in known_keys() or word in groups()
 
 
+def _as_path(text: str) -> str:
+    """Return the value of data.path for a text.
+
+    In the name of an existing file, a leading ~ is not the home folder, and ${ does not start an interpolation.
+    """
+    if not exists(text):
+        return text
+    if text.startswith("~"):
+        text = str(Path(text).absolute())  # Path("./~x").expanduser() would look for a user x
+    if "${" in text and Path(text).is_file():
+        # The configuration is resolved more than once, so OmegaConf's own escape would not last.
+        text = glob.escape(text).replace("${", "[$]{")
+    return text
+
+
 def _check_spaces(words: Sequence[str]) -> None:
     """Raise UserError if a shell has split an override or a list at its spaces."""
     for i, word in enumerate(words):
         if _exists(word):
             continue
-        if is_text(word) and word.endswith(SPLIT_LIST):
+        if not is_override(word) and word.endswith(SPLIT_LIST):
             raise UserError(
                 f"an override must be one word, got {word}; quote a list or a mapping: 'key=[a, b]'"
             )
 
+        before, after = words[max(i - 1, 0) : i], words[i + 1 : i + 2]
         if word == "=":
-            parts = words[max(i - 1, 0) : i + 2]
+            parts = [*before, word, *after]
         elif word.startswith("="):
-            parts = words[max(i - 1, 0) : i + 1]
-        elif word.endswith("=") and any(map(is_text, words[i + 1 : i + 2])):
-            parts = words[i : i + 2]
+            parts = [*before, word]
+        elif word.endswith("=") and not all(map(is_override, after)):
+            parts = [word, *after]
         else:
             continue
+
         key, _, value = "".join(parts).partition("=")
+        if not key or (_exists(key) and not _is_key(key)):
+            raise UserError(f"an override must be KEY=VALUE, got {word}")
         meant = key if _is_key(key) else nearest_key(key) or key
-        raise UserError(
-            f"an override must have no spaces, got {' '.join(parts)}; write {meant}={value}"
-        )
+        fix = override_for(meant, value or "VALUE")
+        raise UserError(f"an override must have no spaces, got {' '.join(parts)}; write {fix}")
 
 
-def _check_text(word: str, texts: Sequence[str]) -> None:
-    """Raise UserError if a word among the texts does not exist, or if it is a run.
-
-    Suggest a key, an option or a file with a similar name.
-    """
+def _check_text(word: str, words: Sequence[str]) -> None:
+    """Raise UserError if a word of a command line is not a text: if it does not exist, or if it is a run."""
     from gptmini.runs import is_run
 
     if not _exists(word):
-        meant = next(_meanings(word, texts), "")
-        fix = f"; did you mean {meant}?" if meant else ""
-        raise UserError(f"data.path must match a file or a folder, got {shlex.quote(word)}{fix}")
-    if is_run(Path(word)):
-        raise UserError(f"{word} is a run, not a text; write resume={word} or init_from={word}")
+        raise UserError(_not_a_text(word, words))
+    if exists(word) and is_run(Path(word)):
+        resume, init_from = override_for("resume", word), override_for("init_from", word)
+        raise UserError(f"{word} is a run, not a text; write {resume} or {init_from}")
 
 
-def _meanings(word: str, texts: Sequence[str]) -> Iterator[str]:
-    """Yield what a word without a file may mean: a group, a key, an option, or a file with a similar name."""
-    if word in groups():
-        yield f"{word}=NAME"
-    if word in known_keys():
-        yield f"{word}=VALUE"
+def _not_a_text(word: str, words: Sequence[str]) -> str:
+    """Return the message for a word without a file. It may mean a key, an option, or a file with a similar name."""
+    if _is_key(word):
+        value = _value_after(word, words) or ("NAME" if word in groups() else "VALUE")
+        return f"{word} is a key, not a text; write {override_for(word, value)}"
     options = [
         f"{group}={word}"
         for group in groups()
         if any(file.stem == word for file in files_of_group(group, None))
     ]
     if options:
-        yield " or ".join(options)
+        return f"{word} is an option, not a text; write {' or '.join(options)}"
 
-    whole = " ".join(texts)
-    if _exists(whole):
-        yield shlex.quote(whole)
+    message = f"data.path must match a file or a folder, got {shown(word)}"
+    whole = " ".join(other for other in words if not is_override(other))
+    close = [whole] if _exists(whole) else []
     path = Path(word)
-    if path.parent.is_dir():
+    if exists(str(path.parent)) and path.parent.is_dir():
         names = [str(path.with_name(other.name)) for other in path.parent.iterdir()]
-        yield from map(shlex.quote, difflib.get_close_matches(word, names, n=1))
+        close += difflib.get_close_matches(word, names, n=1)
+    return f"{message}; did you mean {shlex.quote(close[0])}?" if close else message
+
+
+def _value_after(key: str, words: Sequence[str]) -> str | None:
+    """Return the word after a key if this word can be the value of the key. The value of some keys is a file."""
+    takes_files = key in ("data", *keys_with("text"))
+    i = words.index(key) + 1
+    if i == len(words) or is_override(words[i]) or (_exists(words[i]) and not takes_files):
+        return None
+    return words[i]

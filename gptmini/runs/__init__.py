@@ -9,6 +9,7 @@ from gptmini.runs.find import (
     find_runs,
     has_checkpoint,
     named_run,
+    similar_run,
 )
 from gptmini.runs.metrics import curves_of, read_lines
 from gptmini.runs.resume import find_training_state
@@ -49,6 +50,7 @@ __all__ = [
     "relative_to_cwd",
     "root_of",
     "runs_started_from",
+    "similar_run",
     "write_status",
     "write_tag",
 ]

@@ -37,7 +37,9 @@ def named_run(path: str | Path, *, saved: bool = False) -> Path:
         raise UserError("the name of a run must not be empty; use runs/latest for the latest run")
     path = Path(path).expanduser()
     if not path.exists():
-        raise UserError(f"{path} does not exist; {_nearest(path)}")
+        run = similar_run(path)
+        fix = "give a run folder such as runs/latest, or a run's .ckpt file"
+        raise UserError(f"{path} does not exist; {f'did you mean {run}?' if run else fix}")
     is_run = (path / "config.yaml").exists() or (path / "checkpoints").is_dir()
     if path.is_file() or is_run:
         return path
@@ -56,14 +58,13 @@ def named_run(path: str | Path, *, saved: bool = False) -> Path:
     return path
 
 
-def _nearest(path: Path) -> str:
-    """Return the fix for a path that does not exist: the run with the most similar name, if there is one."""
+def similar_run(path: str | Path) -> Path | None:
+    """Return the run, or the folder of runs, that a path without a file may mean."""
+    path = Path(path)
     runs = [*RUNS.glob("*"), *RUNS.glob("*/*")]
-    similar = [str(run) for run in runs if run.name == path.name]
-    similar += difflib.get_close_matches(str(path), map(str, runs), n=1)
-    if similar:
-        return f"did you mean {similar[0]}?"
-    return "give a run folder such as runs/latest, or a run's .ckpt file"
+    similar = [run for run in runs if run.name == path.name]
+    similar += map(Path, difflib.get_close_matches(str(path), map(str, runs), n=1))
+    return similar[0] if similar else None
 
 
 def find_run(path: str | Path) -> Path:

@@ -50,7 +50,7 @@ KEYS = [
     ("train +foo=1", "foo --help"),
     ("train inspect=true", "inspect prepare"),
     ("train sweep.trials=3", "sweep.trials sweep"),
-    ("train data.path=my.txt", "data.path data=shakespeare data=text data=tokens"),
+    ("train data.path=my.txt", "data.path data=text gptmini train FILE"),
     ("train optimizer=adamw optimizer.momentum=0.9", "optimizer.momentum optimizer=muon"),
     ("train +callbacks.scalar.every_steps=7", "callbacks.scalar callbacks.scalars _target_"),
     ("train model=tyny", "tyny model=tiny"),

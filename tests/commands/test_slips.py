@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from gptmini.commands import main
+from gptmini.user_error import UserError
 
 # Words of a command line, and words of the error line: the key and the value, the option or the command to use.
 SLIPS = [
@@ -19,7 +20,16 @@ SLIPS = [
     ("train --steps 100", "trainer.max_steps=100"),
     ("train --model tiny", "model=tiny"),
     ("train --resume runs/dna", "resume=runs/dna"),
-    ("train --gpu", "trainer.device=VALUE"),
+    ("train --gpu", "trainer.device=cuda"),
+    ("train --cpu my.txt", "trainer.device=cpu"),
+    ("train --lr -0.1", "optimizer.lr=-0.1"),
+    ("train --seed --cfg job", "seed=VALUE"),
+    ("train --data 'my file.txt'", "data=text 'data.path=my file.txt'"),
+    ("train --data -", "data=text data.path=-"),
+    ("train --sweep 3", "--sweep --help"),
+    ("train -n 100", "-n --help"),
+    ("train --runs 3", "runs_dir=3"),
+    ("prepare my.txt --dry-run", "gptmini train --dry-run"),
     ("train --data my.txt", "data=text data.path=my.txt"),
     ("train --text my.txt epochs=2", "data=text data.path=my.txt"),
     ("sweep --jobs 2 --learning-rate 0.1,0.2", "optimizer.lr=0.1,0.2"),
@@ -35,6 +45,7 @@ SLIPS = [
     # Texts and runs.
     ("train data=dna.txt", "data.path=dna.txt"),
     ("train data=./new/dna.txt", "data.path=./new/dna.txt"),
+    ("train data='my file.txt'", "data=text 'data.path=my file.txt'"),
     ("my.txt", "gptmini train my.txt"),
     ("train my.tx", "my.txt"),
     ("train my file.txt", "'my file.txt'"),
@@ -42,6 +53,7 @@ SLIPS = [
     ("train my.txt data.path=dna.txt", "my.txt data.path=dna.txt"),
     ("train program", "program binary 0x00 data.encoding"),
     ("train runs/dna/1", "resume=runs/dna/1 init_from=runs/dna/1"),
+    ("train 'a run'", "'resume=a run' 'init_from=a run'"),
     ("sample dna", "runs/dna"),
     ("train resume=runs/dba", "runs/dna"),
     ("sample", "runs/latest"),
@@ -51,11 +63,17 @@ SLIPS = [
     ("train optimizer=adam", "optimizer=adamw"),
     ("train model", "model=NAME"),
     ("train seed", "seed=VALUE"),
-    ("train experiment=wide", "experiment/wide.yaml --config-dir mine"),
-    ("train experiment=absent", "experiment/absent.yaml --config-dir"),
+    ("train seed 3", "seed=3"),
+    ("train seed dna.txt", "seed=VALUE"),
+    ("train data.path dna.txt", "data=text data.path=dna.txt"),
+    ("train experiment=wide", "experiment/wide.yaml --config-dir"),
     # Spaces, and values.
-    ("train data.path = my.txt", "data.path=my.txt"),
+    ("train data.path = my.txt", "data=text data.path=my.txt"),
+    ("train 'name = my run'", "'name=my run'"),
     ("train sed =3", "seed=3"),
+    ("train sed =", "seed=VALUE"),
+    ("train my.txt =", "KEY=VALUE"),
+    ("train = 3", "KEY=VALUE"),
     ("prepare tokenizer.vocab_size= 300", "tokenizer.vocab_size=300"),
     ("train my.txt freeze=[embedding, norm]", "norm] 'key=[a, b]'"),
     ("train budget=ten", "budget 10m 'ten'"),
@@ -72,7 +90,7 @@ def error_of(script, tmp_path, monkeypatch, capsys):
         (tmp_path / name).write_text("acgt" * 100)
     # The first bytes of a Linux program.
     (tmp_path / "program").write_bytes(b"\x7fELF\x02\x01\x01" + bytes(9) + b"\x03\x00\x3e\x00\x01")
-    for name in ("mine/experiment/wide.yaml", "runs/dna/1/config.yaml"):
+    for name in ("a run/config.yaml", "runs/dna/1/config.yaml"):
         (tmp_path / name).parent.mkdir(parents=True)
         (tmp_path / name).write_text("version: 0.3.0\ntyped: []\n")
 
@@ -96,3 +114,13 @@ def test_a_slip_is_answered_with_the_words_to_write(error_of, typed, words):
     assert line.count("\n") == 1
     for word in words.split(" "):
         assert word in line, line
+
+
+@pytest.mark.slow
+def test_a_name_that_is_not_on_the_hub_means_a_run(error_of, monkeypatch):
+    def refuse(name):
+        raise UserError(f"the hub does not have {name}")
+
+    monkeypatch.setattr("gptmini.interop.hub_models.download_model", refuse)
+    assert "runs/dna" in error_of("train init_from=dna")
+    assert "the hub does not have mine/dna" in error_of("train init_from=mine/dna")

@@ -1,5 +1,6 @@
 """A word without an equals sign is a text: gptmini train my.txt means data=text data.path=my.txt."""
 
+import json
 import subprocess
 import sys
 
@@ -8,6 +9,7 @@ import yaml
 
 import gptmini
 from gptmini.configuration.texts import texts_as_overrides
+from gptmini.user_error import UserError
 from run_folders import config_of
 
 # Words of a command line, and the value of data.path. Hydra's grammar gives commas and brackets a meaning.
@@ -59,6 +61,21 @@ def test_words_that_set_or_remove_keys_are_not_texts(folder):
     assert texts_as_overrides(words) == words
     (folder / "seed=2").touch()
     assert texts_as_overrides(words) == ["data=text", 'data.path="seed=2"', *words[1:]]
+
+
+@pytest.mark.parametrize("name", ["a" * 300, "a/" * 3000 + "a"])
+def test_a_long_word_without_a_file_is_refused(name):
+    with pytest.raises(UserError, match=r"^data.path must .* got 'a"):
+        texts_as_overrides([name])
+
+
+@pytest.mark.parametrize("names", [["~x.txt"], ["${x}.txt"], ["~x.txt", "a[1]${x}.txt"]])
+def test_a_text_may_have_any_name(folder, script, names):
+    for letter, name in zip("ab", names, strict=False):
+        (folder / name).write_text(letter * 100)
+    script("prepare", *names, "tokenizer=char")
+    (meta,) = (folder / "data").glob("*/meta.json")
+    assert json.loads(meta.read_text())["tokenizer"]["characters"] == "ab"[: len(names)]
 
 
 def test_python_takes_texts_too(script):
