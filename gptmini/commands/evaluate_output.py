@@ -19,10 +19,11 @@ def topic_lines(report: dict[str, Any]) -> Iterator[str]:
         share_won = comparison["share_won_by_first"]
         difference = {"value": comparison["bits_per_byte"], "interval": comparison["interval"]}
         yield line("second - first", difference, "+.4f", "bits per byte")
+        if difference["value"]:
+            yield f"{'lower':15} the {'first' if difference['value'] > 0 else 'second'} model"
         if share_won is None:
             yield (
-                f"{'no interval':15} the text has one part, or the tokenizers split it into different parts; "
-                "give several documents"
+                f"{'no interval':15} the text has one part, or the tokenizers split it into different parts"
             )
         else:
             yield f"{'first is lower':15} in {share_won:.0%} of the {intervals['part']}"

@@ -86,7 +86,8 @@ def quote_for_hydra(typed: Sequence[str], *, multirun: bool = False) -> list[str
             is_meant = is_read and not is_sweep and (is_text or is_notation)
         elif is_sweep and not multirun:
             raise UserError(
-                f"{line} has several values; use gptmini sweep or -m to train one run for each"
+                f"{line} has several values; use gptmini sweep or -m to train one run for each, or write a decimal "
+                "point instead of a comma"
             )
         else:
             is_meant = is_read

@@ -338,7 +338,7 @@ def _missing(where: str, field: str, names: list[str]) -> str:
     shown_names = [name if name.isprintable() else repr(name) for name in names[:FIELDS_SHOWN]]
     found = ", ".join(shown_names) or "none"
     # gptmini.evaluation.texts replaces data.field by the option --field.
-    return f"{where}: expected the field '{field}', as data.field says, got the fields {found}"
+    return f"{where}: expected the field '{field}' (set data.field to read another one), got the fields {found}"
 
 
 def _reason(error: Exception) -> str:

@@ -104,7 +104,7 @@ class TextFiles:
                     parts = []
         except UserError as error:
             # In this command, the key data.field is the option --field.
-            message = error.message.replace("as data.field says", "as --field says")
+            message = error.message.replace("data.field", "--field")
             raise UserError(message) from None
         self.notes = corpus.notes()
 

@@ -168,12 +168,14 @@ class Announcer:
             else:
                 self.print_topic("", f"{most}{rounded(passes)} passes over the text")
 
-            if passes > MANY_PASSES and settings.max_time is None:
+            # The number of steps is rounded up, so epochs=4 gives slightly more than four passes.
+            if round(passes, 1) > MANY_PASSES and settings.max_time is None:
                 name = source.name or "the text"
                 remedy = f", lower the weight of {name}" if source.name else ""
                 warnings.append(
                     f"{passes:,.1f} passes over {name}: each pass after pass {MANY_PASSES} helps less "
-                    f"(Muennighoff et al. 2023); add text{remedy} or lower trainer.max_steps"
+                    f"(Muennighoff et al. 2023); add text{remedy} or lower trainer.max_steps, "
+                    f"which epochs={MANY_PASSES} computes"
                 )
 
         for warning in warnings:
@@ -231,7 +233,8 @@ class Announcer:
 
         The arguments n_steps and seconds count from the start of this command. This command may have resumed the run.
         """
-        self.print_topic("done", f"{n_steps} steps in {duration(seconds)}")
+        noun = "step" if n_steps == 1 else "steps"
+        self.print_topic("done", f"{n_steps} {noun} in {duration(seconds)}")
         if trainer.global_step < trainer.max_steps:
             _, reason = early_stop(trainer)
             self.print_topic(

@@ -169,7 +169,7 @@ def folder_with_a_file():
 
 def folder_in_a_run():
     Path("mine").mkdir()
-    Path("mine/config.yaml").write_text("version: 0.3.0\n")
+    Path("mine/config.yaml").write_text("version: 0.3.0\ntyped: []\n")
 
 
 def latest_of_the_user():

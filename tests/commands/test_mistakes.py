@@ -98,7 +98,7 @@ VALUES = [
     ("train freeze=7", "freeze 7"),
     ("train trainer.max_steps=null", "trainer.max_steps integer null"),
     ("train budget=soon", "budget 90s 10m 1h30m 'soon'"),
-    ("train trainer.max_time=later", "trainer.max_time MM:SS 8:00:00 'later'"),
+    ("train trainer.max_time=later", "trainer.max_time 90s 10m 1h30m 1:30:00 'later'"),
     ("train 'freeze=[nothing]'", "freeze=nothing embedding blocks norm unembedding"),
     ("train callbacks.samples.top_k=2.5", "callbacks.samples.top_k integer 2.5"),
     (f"train seed={'9' * 5000}", "4300 5000"),
