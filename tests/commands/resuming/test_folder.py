@@ -114,7 +114,7 @@ def test_the_weights_that_a_run_began_with_are_not_read_again(complete, script, 
 
 def test_jobs_of_hydra_may_have_folders_that_differ(begin):
     typed = ("-m", "folder=runs/mine/${hydra:job.num}", "seed=1,2", "trainer.max_steps=1")
-    for said in ("done     1 steps in ", "is complete at step 1"):
+    for said in ("done     1 step in ", "is complete at step 1"):
         result = begin(*typed)
         assert result.code == 0, result.err
         assert result.out.count(said) == 2
