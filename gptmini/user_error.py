@@ -1,4 +1,4 @@
-"""The exception for mistakes that a user can fix."""
+"""The exception for mistakes that a user can fix, and the errors of a full memory."""
 
 
 class UserError(ValueError):
@@ -16,3 +16,10 @@ class UserError(ValueError):
     def __init__(self, message: str, *, for_training: str = "") -> None:
         super().__init__(f"{message}; {for_training}" if for_training else message)
         self.message = message
+
+
+def ran_out_of_memory(error: BaseException) -> bool:
+    """Whether an error means that the CPU or a GPU ran out of memory. torch has no common class for such errors."""
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return True
+    return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)

@@ -14,10 +14,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
-from gptmini.configuration.messages import explain, lost_a_rank, ran_out_of_memory
+from gptmini.configuration.messages import explain, lost_a_rank
 from gptmini.files import exists
 from gptmini.job.launch import RanksFailed
 from gptmini.process import INTERRUPTED, MISUSE, OUT_OF_RESOURCES, is_muted
+from gptmini.user_error import ran_out_of_memory
 from gptmini.world import this_world
 
 # Every rank except rank 0 waits this many seconds before it prints an error. If rank 0 has the same error, it prints

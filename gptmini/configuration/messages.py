@@ -10,7 +10,7 @@ from typing import Any
 
 from gptmini.configuration.overrides import shown
 from gptmini.files import install_command
-from gptmini.user_error import UserError
+from gptmini.user_error import UserError, ran_out_of_memory
 from gptmini.world import this_world
 
 # The names that pydantic gives to the members of a union. These names are not part of a key.
@@ -117,13 +117,6 @@ def _sentence(error: BaseException, key: str = "") -> str | None:
     # Python's error for a path that starts with ~ and an unknown user name.
     is_clear |= text == "Could not determine home directory."
     return text if is_clear else None
-
-
-def ran_out_of_memory(error: BaseException) -> bool:
-    """Whether an error means that the CPU or a GPU ran out of memory. torch has no common class for such errors."""
-    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
-        return True
-    return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
 
 
 def lost_a_rank(error: BaseException) -> bool:

@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 
 from gptmini.configuration.compose import compose
-from gptmini.configuration.messages import explain, ran_out_of_memory
+from gptmini.configuration.messages import explain
 from gptmini.configuration.texts import texts_as_overrides
 from gptmini.job.result import TrainingResult
 from gptmini.job.train import train
-from gptmini.user_error import UserError
+from gptmini.user_error import UserError, ran_out_of_memory
 from gptmini.world import this_world
 
 

@@ -94,7 +94,8 @@ class BudgetChooser:
         )
         check_prompts(self.settings.callbacks, store)
         text = Text.of(store)
-        if not candidates:
+        sizes = [key for key in keys_with("by_budget") if key.startswith("model.")]
+        if not candidates and any(map(self._is_open, sizes)):
             candidates = self._choose_sizes(lambda width: text)
         seconds_a_step = self._choose_steps(store, text)
         return BudgetChoice(
@@ -265,6 +266,8 @@ def why(candidates: "Sequence[Candidate]") -> list[str]:
     """Return a line that compares the predicted losses of the next narrower and the next wider model with the best."""
     from gptmini.training.budget.search import best_of
 
+    if not candidates:
+        return []
     best = best_of(candidates)
     i = candidates.index(best)
     neighbours = [candidates[j] for j in (i - 1, i + 1) if 0 <= j < len(candidates)]

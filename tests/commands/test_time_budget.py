@@ -154,7 +154,11 @@ def test_a_model_of_llama_3_1_keeps_how_its_positions_turn(script):
     assert shown.model.d_model == 96  # chosen
 
 
-def test_a_model_to_begin_with_keeps_its_sizes(script, trained):
+def test_a_model_to_begin_with_keeps_its_sizes(script, trained, monkeypatch):
+    def search(*given):
+        raise AssertionError("there is nothing to search")
+
+    monkeypatch.setattr("gptmini.training.budget.search.Search.candidates", search)
     result = script("train", *TEXT, f"init_from={trained}", "budget=1m")
     assert result.code == 0, result
     here, source = config_of(newest()), config_of(trained)

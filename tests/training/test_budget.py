@@ -1,7 +1,7 @@
 """The rules behind budget=, by hand: the scaling law, the sizes of a width, and the steps in a time."""
 
 import math
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from unittest.mock import Mock
 
 import pytest
@@ -263,6 +263,56 @@ def test_only_steps_that_may_be_taken_are_measured_again():
     candidates = searched(100_000, kind=Counting).candidates(large)
     taken = [(candidate.config, candidate.global_batch_size) for candidate in candidates]
     assert {sizes for sizes in measured if measured.count(sizes) > 1} == set(taken)
+
+
+def test_a_width_that_does_not_fit_into_memory_ends_the_search():
+    class Small(Machine):
+        most = 192
+
+        def _seconds_a_step(self, config, trainer):
+            if config.d_model >= self.most:
+                raise torch.OutOfMemoryError("the memory is full")
+            return super()._seconds_a_step(config, trainer)
+
+    candidates = searched(100_000, kind=Small).candidates(large)
+    assert [candidate.config.d_model for candidate in candidates] == [96, 128]
+
+    class Smallest(Small):
+        most = 0
+
+    with pytest.raises(torch.OutOfMemoryError):
+        searched(100_000, kind=Smallest).candidates(large)
+
+
+def test_the_search_takes_fifteen_percent_of_the_time(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+
+    class Slow(Machine):
+        def _seconds_a_step(self, config, trainer):
+            now[0] += 6_000
+            return super()._seconds_a_step(config, trainer)
+
+    # Each measurement takes 6 % of the time. Three of them take more than 15 %.
+    slow = searched(100_000, kind=Slow)
+    object.__setattr__(slow, "began", 0.0)
+    candidates = slow.candidates(large)
+    assert now[0] == 18_000
+    assert 1 <= len(candidates) < len(searched(100_000).candidates(large))
+
+
+def test_the_batch_size_and_the_recomputing_of_the_user_are_measured(monkeypatch):
+    measured = []
+
+    def times_of_steps(model, compute_loss, optimizer, **options):
+        recomputes = "forward" in vars(model.blocks[0])  # recompute_activations replaces the method
+        measured.append((options["batch_size"], recomputes))
+        return [1.0]
+
+    monkeypatch.setattr(search, "times_of_steps", times_of_steps)
+    own = replace(TRAINER, batch_size=2, checkpoint_activations=True)
+    replace(searched(100, kind=Search), trainer=own).candidates(large)
+    assert set(measured) == {(2, True)}
 
 
 def test_more_time_gives_a_wider_model():

@@ -6,6 +6,7 @@ and the number of steps determine all other settings.
 """
 
 import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -19,7 +20,9 @@ from gptmini.model import GPT, GPTConfig, ModelSettings, new_gpt, training_loss
 from gptmini.training.budget.law import Text, n_block_weights, predicted_loss, sizes_for_width
 from gptmini.training.budget.timing import MEASURED_SHARE, times_of_steps
 from gptmini.training.devices.batch_size import choose_batch_size
+from gptmini.training.devices.recomputing import recompute_activations
 from gptmini.training.trainer_settings import TrainerSettings, micro_steps
+from gptmini.user_error import ran_out_of_memory
 
 # Widths that the search compares. A width of 64 is too small. On three texts, the loss after 60 s was 0.2 to 1.3 %
 # higher with a width of 64 than with a width of 96.
@@ -50,6 +53,8 @@ MOST_WEIGHTS = 8.0
 # Dropout of a model if its blocks have more weights than the text has bytes. Without dropout, this model would overfit.
 DROPOUT = 0.1
 
+# Maximum fraction of the time for all measurements. A measurement that has begun may take longer.
+SEARCH_SHARE = 0.15
 # Number of rounds of measurements. With two rounds, a short slowdown of the machine does not change the choice.
 TURNS = 2
 
@@ -86,22 +91,32 @@ class Search:
     seconds: float
     # Seconds that the fastest step has taken so far, for each model and each global batch size.
     fastest: dict[tuple[GPTConfig, int], float] = field(default_factory=dict, init=False)
+    began: float = field(default_factory=time.monotonic, init=False)
 
     def candidates(self, text_of: Callable[[int], Text]) -> list[Candidate]:
         """Return candidates in order of increasing width. Stop after the first candidate that is not the best so far.
 
-        The function text_of returns the size of the text for a width, because the vocabulary may depend on the width.
-        Raises pydantic.ValidationError if no width fits the values of the keys that are not open.
+        The search also stops at its time limit, and at a width that does not fit into memory. The function text_of
+        returns the size of the text for a width, because the vocabulary may depend on the width.
+
+        Raises pydantic.ValidationError if no width fits the values of the keys that are not open. Raises the error of
+        the full memory if no width fits into memory.
         """
+        found = self._turn(text_of)
         for _ in range(TURNS - 1):
-            self._turn(text_of)
-        return self._turn(text_of)
+            again = self._turn(text_of)
+            if self._seconds_left() <= 0:  # this round may be incomplete
+                return found
+            found = again
+        return found
 
     def _turn(self, text_of: Callable[[int], Text]) -> list[Candidate]:
         """Measure each candidate once, in order of increasing width. Return the candidates."""
         widths = WIDTHS if self.is_open("model.d_model") else (self.model.d_model,)
         found: list[Candidate] = []
         for width in widths:
+            if found and self._seconds_left() <= 0:
+                break
             text = text_of(width)
             try:
                 kept = None if self.is_open("model.n_heads") else self.model.n_heads
@@ -119,7 +134,12 @@ class Search:
             n_weights = n_block_weights(config)
             if found and n_weights > MOST_WEIGHTS * text.n_bytes:
                 break
-            found.append(self._candidate(text, config, n_weights))
+            try:
+                found.append(self._candidate(text, config, n_weights))
+            except (RuntimeError, MemoryError) as error:
+                if not found or not ran_out_of_memory(error):
+                    raise
+                break
             if best_of(found) is not found[-1]:
                 break
         return found
@@ -127,8 +147,12 @@ class Search:
     def _candidate(self, text: Text, config: GPTConfig, n_weights: int) -> Candidate:
         """Return the candidate for a model. Choose a number of tokens per step that suits the time."""
         dropout = DROPOUT if n_weights > text.n_bytes else 0.0
+        trainer = self.trainer
         tokens_a_step = 0
+        n_steps = 0.0
         for context_length, batch_size in STEPS_OF:
+            if tokens_a_step and self._seconds_left() <= 0:
+                break
             changes = {"context_length": context_length, "dropout": dropout}
             config = replace(config, **self._open("model", changes))
             changes = {"global_batch_size": batch_size}
@@ -175,14 +199,19 @@ class Search:
     def _seconds_a_step(self, config: GPTConfig, trainer: TrainerSettings) -> float:
         """Run a few optimizer steps of a new model. Return the seconds that the fastest step took."""
         model = new_gpt(config, seed=0)
-        batch_size = choose_batch_size(
-            model,
-            global_batch_size=trainer.global_batch_size,
-            n_ranks=trainer.n_ranks,
-            device=self.hardware.device,
-            precision=self.hardware.precision,
-            compile=False,
-        )
+        batch_size = trainer.batch_size
+        if batch_size == "auto":
+            batch_size = choose_batch_size(
+                model,
+                global_batch_size=trainer.global_batch_size,
+                n_ranks=trainer.n_ranks,
+                device=self.hardware.device,
+                precision=self.hardware.precision,
+                compile=False,
+                recompute=trainer.checkpoint_activations,
+            )
+        if trainer.checkpoint_activations:
+            recompute_activations(model)
 
         times = times_of_steps(
             model.to(self.hardware.device),
@@ -192,9 +221,13 @@ class Search:
             n_micro_steps=micro_steps(trainer.global_batch_size, batch_size, trainer.n_ranks),
             is_bf16=self.hardware.precision != "fp32",
             least=0.0,
-            most=MEASURED_SHARE * self.seconds,
+            most=min(MEASURED_SHARE * self.seconds, max(0.0, self._seconds_left())),
         )
         return min(times)
+
+    def _seconds_left(self) -> float:
+        """Return the seconds that are left for measurements."""
+        return SEARCH_SHARE * self.seconds - (time.monotonic() - self.began)
 
 
 def best_of(candidates: Sequence[Candidate]) -> Candidate:
