@@ -8,6 +8,6 @@ WORKDIR /gptmini
 COPY pyproject.toml README.md LICENSE ./
 COPY gptmini gptmini/
 COPY configs configs/
-RUN python -m pip install ".[${EXTRAS-}]"
+RUN python -m pip install ".${EXTRAS:+[$EXTRAS]}"
 WORKDIR /work
 ENTRYPOINT ["gptmini"]
