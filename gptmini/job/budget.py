@@ -239,10 +239,14 @@ class BudgetChooser:
 
     def _too_short(self, reason: str) -> UserError:
         """Return the error for a budget that leaves no time to train."""
-        return UserError(
-            f"budget={self.settings.root.budget} leaves no time to train: {reason}; raise budget=, or run gptmini "
-            "prepare before gptmini train and give both commands the same tokenizer.vocab_size="
-        )
+        fix = "raise budget="
+        if self._is_open("tokenizer.vocab_size"):
+            fix += (
+                ", or run gptmini prepare before gptmini train and give both commands the same "
+                "tokenizer.vocab_size="
+            )
+        budget = self.settings.root.budget
+        return UserError(f"budget={budget} leaves no time to train: {reason}; {fix}")
 
     def _report(self, phase: str) -> None:
         """Report the current phase to the watcher."""

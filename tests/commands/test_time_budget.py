@@ -166,6 +166,12 @@ def test_a_model_to_begin_with_keeps_its_sizes(script, trained, monkeypatch):
     assert here["trainer"]["max_steps"] != 500
 
 
+def test_too_little_time_for_a_trained_model_gives_advice_that_can_be_followed(script, trained):
+    result = script("train", *TEXT, f"init_from={trained}", "budget=1s")
+    result.assert_refused("budget=1s leaves no time to train", "raise budget=")
+    assert "vocab_size" not in result.err
+
+
 @pytest.mark.parametrize("given", ["1s", "0.5"])
 def test_too_little_time_is_one_line(script, given):
     script("train", *TEXT, f"budget={given}").assert_refused(
