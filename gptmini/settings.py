@@ -44,6 +44,7 @@ Seed = Annotated[int, Field(ge=0, le=2**63 - 1)]
 TIME = re.compile(r"(?=\d)(?:(\d{1,6})d)?(?:(\d{1,6})h)?(?:(\d{1,6})m)?(?:(\d{1,6})s)?")
 CLOCK = re.compile(r"(?:(?:(\d{1,6}):)?(\d{1,6}):)?(\d{1,6}):(\d{1,6})")
 SECONDS_OF_UNITS = (86400, 3600, 60, 1)  # seconds of a day, an hour, a minute and a second
+TIME_RULE = "be a positive time such as 90, 90s, 10m, 1h30m or 1:30:00"
 
 
 def seconds_of(time: float | str) -> float:
@@ -54,10 +55,13 @@ def seconds_of(time: float | str) -> float:
     if not isinstance(time, str):
         return time
     found = TIME.fullmatch(time) or CLOCK.fullmatch(time)
-    numbers = found.groups(default="0") if found else []
-    seconds = sum(int(n) * unit for n, unit in zip(numbers, SECONDS_OF_UNITS, strict=False))
-    if not seconds:
-        raise ValueError("must be a positive time such as 90, 90s, 10m, 1h30m or 1:30:00")
+    if found is None:
+        raise ValueError(f"must {TIME_RULE}")
+
+    numbers = map(int, found.groups(default="0"))
+    seconds = sum(n * unit for n, unit in zip(numbers, SECONDS_OF_UNITS, strict=True))
+    if seconds == 0:
+        raise ValueError(f"must {TIME_RULE}")
     return float(seconds)
 
 

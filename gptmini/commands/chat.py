@@ -235,8 +235,10 @@ def obey(conversation: "Conversation", name: str, argument: str) -> str:
     argument = argument.strip()
     messages = conversation.messages
     has_system = bool(messages) and messages[0]["role"] == "system"
+
     if name in ("/save", "/system") and not argument:
         raise UserError(f"{name} requires an argument; {HELP}")
+
     if name == "/help":
         print(HELP.replace("; ", "\n"))
     elif name == "/clear":
@@ -262,4 +264,5 @@ def obey(conversation: "Conversation", name: str, argument: str) -> str:
         print(f"saved {len(messages)} {noun} to {argument}")
     else:
         raise UserError(f"unknown command {name:.80}; use one of: {HELP}")
+
     return ""

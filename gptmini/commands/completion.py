@@ -7,7 +7,7 @@ Hydra writes the function and completes the keys, but it supports only programs 
 import os
 
 from gptmini.commands import COMMANDS, run
-from gptmini.files import CONFIGS
+from gptmini.configuration.keys import groups
 
 # Commands that take keys. The value is the command whose configuration contains these keys.
 WITH_KEYS = {"train": "train", "sweep": "train", "prepare": "prepare"}
@@ -34,8 +34,8 @@ def main(arguments: list[str]) -> None:
 
 def _line_for_hydra(words: list[str]) -> str:
     """Return a line that Hydra can complete. Keep options of groups (model=gpt2), because they decide the keys."""
-    groups = [place.name for place in CONFIGS.iterdir() if place.is_dir()]
     *earlier, last = words
-    options = [word for word in earlier if word.startswith(tuple(f"{group}=" for group in groups))]
+    choices = tuple(f"{group}=" for group in groups())
+    options = [word for word in earlier if word.startswith(choices)]
     # With -m, Hydra also accepts several options of a group.
     return " ".join(["gptmini", "-m", *options, last])

@@ -31,6 +31,8 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         type=path_argument,
         help="run folder (its best checkpoint), checkpoint file or exported folder, such as runs/latest",
     )
+
+    # Who can connect.
     parser.add_argument(
         "--host", default="127.0.0.1", help="address to listen on (default: %(default)s)"
     )
@@ -55,6 +57,8 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         metavar="KEY",
         help="require this key from clients (default: the variable GPTMINI_API_KEY, otherwise none)",
     )
+
+    # How many requests and tokens.
     parser.add_argument(
         "--batch-size",
         type=at_least_one,
@@ -69,6 +73,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     )
     add_sampling(parser, max_new_tokens=CHAT_TOKENS)
     add_device(parser)
+
     options = parser.parse_args(arguments)
     if not 0 <= options.port <= 65535:
         parser.error(f"--port must be 0 to 65535, got {options.port}")
@@ -130,17 +135,13 @@ def main(arguments: list[str] | None = None) -> None:
         allow_origin=options.allow_origin,
         api_key=options.api_key,
     )
-    if options.host not in LOCAL_HOSTS and options.host != "::1":
+    if host not in LOCAL_HOSTS:
         names = ", ".join([*own_hosts(options.host), *options.allow_host])
-        note = (
-            ""
-            if options.api_key
-            else "; every client in the network can use it, unless you set --api-key"
-        )
         print(
-            f"note: clients must call the server {names}; --allow-host adds a name{note}",
-            file=sys.stderr,
+            f"note: clients can call the server {names}; --allow-host adds a name", file=sys.stderr
         )
+        if options.api_key is None:
+            print("note: every client in the network can use it; set --api-key", file=sys.stderr)
     engine = Engine(
         model,
         tokenizer,

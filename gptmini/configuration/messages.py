@@ -10,6 +10,7 @@ from typing import Any
 
 from gptmini.configuration.overrides import shown
 from gptmini.files import install_command
+from gptmini.settings import TIME_RULE
 from gptmini.user_error import UserError, ran_out_of_memory
 from gptmini.world import this_world
 
@@ -42,8 +43,8 @@ HYDRA_MESSAGES = {
 }
 # Requirements that pydantic would show as a regular expression.
 TIMES = {
-    "budget": "be a positive time such as 90, 90s, 10m, 1h30m or 1:30:00",
-    "trainer.max_time": "be a positive time such as 90, 90s, 10m, 1h30m or 1:30:00",
+    "budget": TIME_RULE,
+    "trainer.max_time": TIME_RULE,
 }
 
 

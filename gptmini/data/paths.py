@@ -24,7 +24,7 @@ from pydantic import ValidationError, ValidatorFunctionWrapHandler, WrapValidato
 
 from gptmini.data.opening import PACKED, ending_of, format_of
 from gptmini.data.outputs import is_own_file, is_own_folder
-from gptmini.files import naming
+from gptmini.files import exists, naming
 from gptmini.user_error import UserError
 
 STANDARD_INPUT = "-"  # the path of standard input, as in other programs
@@ -155,7 +155,7 @@ def _name_of_path(path: str) -> str:
     if path == STANDARD_INPUT:
         return "stdin"
     given = Path(path).expanduser()
-    is_there = _exists(given)
+    is_there = exists(str(given))
     is_glob = glob.has_magic(path) and not is_there
     if given.name in ("", ".."):  # such as . or ..
         given = given.resolve()
@@ -174,11 +174,6 @@ def _name_of_path(path: str) -> str:
     return ""
 
 
-def _exists(path: Path) -> bool:
-    """Whether a path exists. Path.exists raises an error for a name that is too long."""
-    return os.path.exists(path)  # noqa: PTH110
-
-
 def _identity_of(file: Path) -> tuple[int, int]:
     """Return the device and inode number of a file. These two numbers identify the file under any name."""
     status = file.stat()
@@ -195,7 +190,7 @@ def _find(key: str, path: str, takes_own: bool) -> FoundFiles:
         return FoundFiles([_standard_input()])
 
     given = Path(path).expanduser()
-    if not _exists(given):
+    if not exists(str(given)):
         found = _find_by_glob(key, given, takes_own)
     elif given.is_dir():
         return _find_in_folder(key, given)

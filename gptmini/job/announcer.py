@@ -174,8 +174,8 @@ class Announcer:
                 remedy = f", lower the weight of {name}" if source.name else ""
                 warnings.append(
                     f"{passes:,.1f} passes over {name}: each pass after pass {MANY_PASSES} helps less "
-                    f"(Muennighoff et al. 2023); add text{remedy} or lower trainer.max_steps, "
-                    f"which epochs={MANY_PASSES} computes"
+                    f"(Muennighoff et al. 2023); add text{remedy}, lower trainer.max_steps or set "
+                    f"epochs={MANY_PASSES}"
                 )
 
         for warning in warnings:

@@ -94,6 +94,7 @@ class BudgetChooser:
         )
         check_prompts(self.settings.callbacks, store)
         text = Text.of(store)
+        # With init_from=, the model's sizes are fixed, so there is nothing to search.
         sizes = [key for key in keys_with("by_budget") if key.startswith("model.")]
         if not candidates and any(map(self._is_open, sizes)):
             candidates = self._choose_sizes(lambda width: text)

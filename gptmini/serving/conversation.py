@@ -74,6 +74,7 @@ class Conversation:
         )
         # The model must see the system message until the answer ends.
         room = room_for_answer(context, prompt)
+
         stream = TextStream(
             self.tokenizer,
             self.stop,
@@ -84,6 +85,7 @@ class Conversation:
         number = self._decoder.add(prompt, self.rules, seed=self.seed)
         self.finish = None
         answer = ""
+
         try:
             while self.finish is None:
                 (drawn,) = self._decoder.draw()

@@ -1,16 +1,15 @@
 """The HTTP server. It has a web page and an API that OpenAI's clients can use."""
 
 import asyncio
-import codecs
 import errno
 import math
 import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib.resources import files
 from typing import Any
 
-import torch
 import uvicorn
 from pydantic import ValidationError
 from starlette.applications import Starlette
@@ -20,7 +19,6 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request as HTTPRequest
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
-from torch import Tensor
 
 from gptmini.data.chat_formats import ChatFormatError, checked_messages
 from gptmini.generation import Rules, prompt_ids
@@ -28,6 +26,7 @@ from gptmini.generation.text import MOST_SAMPLES
 from gptmini.serving.conversation import room_for_answer
 from gptmini.serving.engine import AnswerPiece, Engine, QueueFullError, Request, T
 from gptmini.serving.guard import Guard, failed, json_of, not_found, refuse
+from gptmini.serving.inspection import last_attention, score_prompt
 from gptmini.serving.responses import ChoiceBuilder, Responder, finish_reason, queue_full
 from gptmini.serving.schema import (
     COMPLETION_TOKENS,
@@ -47,8 +46,6 @@ from gptmini.user_error import UserError
 FINISHING = 10  # seconds that open answers have to finish when the server stops
 LONGEST_ERROR = 300  # maximum number of characters of an error message
 MOST_SHOWN = 64  # maximum number of tokens for which the web page shows attention
-# Attention is computed from at most this number of tokens. Its time and its memory grow with the square of this number.
-MOST_ATTENDED = 1024
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,6 +99,7 @@ class Server:
             )
             middleware.append(origin)
         middleware.append(Middleware(Guard, api_key=settings.api_key))
+
         routes = [
             Route("/", self.page),
             Route("/health", self.health),
@@ -111,6 +109,7 @@ class Server:
             Route("/v1/completions", self.completions, methods=["POST"]),
             Route("/v1/chat/completions", self.chat_completions, methods=["POST"]),
         ]
+
         handlers: dict[Any, Any] = {
             RequestError: refuse,
             404: not_found,
@@ -138,11 +137,7 @@ class Server:
         )
 
     async def attention(self, request: HTTPRequest) -> Response:
-        """Return the attention weights (N, H, T, T) of the last T tokens of a text or a chat.
-
-        The web page shows these weights. If the text is longer, a row can sum to less than 1, because its token also
-        attends to earlier tokens.
-        """
+        """Return the attention between the last tokens of a text or a chat. The web page shows it."""
         body = await json_of(request, self.settings.max_bytes)
         try:
             asked = AttentionRequest.model_validate(body)
@@ -155,19 +150,9 @@ class Server:
             raise RequestError(first_error(error)) from None
         except UserError as error:
             raise RequestError(f"{error!s:.{LONGEST_ERROR}}") from None
-        model = self.engine.model
-
-        @torch.inference_mode()
-        def weights() -> list:
-            attended = ids[-min(self.context, MOST_ATTENDED) :]
-            tokens = torch.tensor([attended], device=model.embedding.weight.device)  # (1, S)
-            layers = range(model.config.n_layers)
-            found = model.attention_weights(tokens, layers, n_last=MOST_SHOWN)[:, 0]  # (N, H, T, T)
-            return found.float().mul(1000).round().div(1000).tolist()
-
-        found = await self._by_engine(weights)
+        weights = await self._by_engine(partial(last_attention, self.engine.model, ids, MOST_SHOWN))
         shown = [token_text(self.tokenizer, i) for i in ids[-MOST_SHOWN:]]
-        return JSONResponse({"tokens": shown, "n_tokens": len(ids), "weights": found})
+        return JSONResponse({"tokens": shown, "n_tokens": len(ids), "weights": weights})
 
     async def _by_engine(self, function: Callable[[], T]) -> T:
         """Run a function in the thread of the engine. Raises RequestError if the queue is full."""
@@ -332,39 +317,17 @@ class Server:
     async def _scored(
         self, ids: list[int], text: str | list[int], n_likeliest: int
     ) -> list[AnswerPiece]:
-        """Return the tokens of a prompt with their log-probabilities, without the ids before its text.
-
-        The first token has no log-probability if no id comes before the token.
-        """
-        model = self.engine.model
-
-        @torch.inference_mode()
-        def score() -> tuple[Tensor, Tensor, Tensor]:
-            tokens = torch.tensor([ids], device=model.embedding.weight.device)  # (1, T)
-            of_tokens = model(tokens)[0, :-1].double().log_softmax(-1)  # (T - 1, V)
-            chosen = of_tokens.gather(-1, tokens[0, 1:, None])[:, 0]  # (T - 1,)
-            return chosen, *of_tokens.topk(min(n_likeliest, of_tokens.size(-1)))
-
-        chosen, values, others = (found.tolist() for found in await self._by_engine(score))
-        log_probabilities = [None, *chosen]
-        likeliest = [
-            [],
-            *(list(zip(*pair, strict=True)) for pair in zip(others, values, strict=True)),
-        ]
-
-        n_before = 0
-        if isinstance(text, str):
-            n_before = len(ids) - len(self.tokenizer.encode(text))
-        decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
-        pieces = []
-        offset = 0
-        for i in range(n_before, len(ids)):
-            shown = decoder.decode(self.tokenizer.token_bytes(ids[i]))
-            pieces.append(
-                AnswerPiece(shown, offset, ids[i], log_probabilities[i], likeliest[i], None)
-            )
-            offset += len(shown)
-        return pieces
+        """Return the tokens of a prompt with their log-probabilities, without the ids before its text."""
+        n_before = len(ids) - len(self.tokenizer.encode(text)) if isinstance(text, str) else 0
+        score = partial(
+            score_prompt,
+            self.engine.model,
+            self.tokenizer,
+            ids,
+            n_before=n_before,
+            n_likeliest=n_likeliest,
+        )
+        return await self._by_engine(score)
 
     def _check_ids(self, ids: list[int]) -> list[int]:
         """Return the ids of a prompt.

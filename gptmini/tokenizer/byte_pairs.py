@@ -82,7 +82,8 @@ class BytePairTokenizer:
         Short texts are read ahead and encoded together. The ids are not converted to Python objects.
         """
         for group in group_texts(texts, GROUP):
-            if self._fast is not None:
+            is_large = self._n_encoded >= FAST_FROM and self.pattern == SPLIT_PATTERN
+            if is_large and self._gigatoken is not None:
                 yield from map(self._encode_fast, group)
                 continue
             yield from self._encode_group(group)
@@ -117,14 +118,9 @@ class BytePairTokenizer:
             state if self.chat_template is None else state | {"chat_template": self.chat_template}
         )
 
-    @property
-    def _fast(self) -> Encode | None:
-        """The encoder of gigatoken, if it is installed and much text is encoded."""
-        is_worth_it = self._n_encoded >= FAST_FROM and self.pattern == SPLIT_PATTERN
-        return self._gigatoken if is_worth_it else None
-
     @cached_property
     def _gigatoken(self) -> Encode | None:
+        """The encoder of gigatoken, if it is installed and gives the same ids."""
         return fast_byte_pairs(self.ranks, self._encode_one)
 
     @cached_property

@@ -290,7 +290,8 @@ def test_browsers_may_send_the_headers_of_openais_client(model):
     assert answer.headers["access-control-allow-origin"] == "https://page.example"
 
 
-def test_an_echoed_prompt_has_the_log_probabilities_of_its_tokens(address, model):
+def test_an_echoed_prompt_has_the_log_probabilities_of_its_tokens(address, model, monkeypatch):
+    monkeypatch.setattr("gptmini.serving.inspection.AT_ONCE", 3)  # fewer than the tokens
     # The strict client refuses null as the log-probability of the first token, which OpenAI itself sends.
     client = openai.OpenAI(base_url=f"{address}/v1", api_key="none")
     answer = client.completions.create(
@@ -309,6 +310,9 @@ def test_an_echoed_prompt_has_the_log_probabilities_of_its_tokens(address, model
     assert found.token_logprobs[:5] == [None, *(pytest.approx(value, abs=1e-9) for value in chosen)]
     best = expected[0].topk(2).values.tolist()
     assert sorted(found.top_logprobs[1].values(), reverse=True) == pytest.approx(best, abs=1e-9)
+
+    one = client.completions.create(model="tiny", prompt="a", max_tokens=1, echo=True, logprobs=0)
+    assert one.choices[0].logprobs.token_logprobs[0] is None
 
     empty = client.completions.create(model="tiny", prompt="", max_tokens=3, echo=True, seed=1)
     expected = generate(model, LETTERS, "", max_new_tokens=3, temperature=1.0, seed=1)

@@ -1,0 +1,58 @@
+"""Inspect how a model reads a given text: the log-probabilities of its tokens, and the attention between them."""
+
+import codecs
+from collections.abc import Sequence
+
+import torch
+
+from gptmini.model import GPT
+from gptmini.serving.engine import AnswerPiece
+from gptmini.tokenizer import Tokenizer
+
+# Log-probabilities are computed for this number of tokens at a time. In float64, those of a long text could fill the
+# memory.
+AT_ONCE = 256
+# Attention is computed from at most this number of tokens. Its time and its memory grow with the square of this number.
+MOST_ATTENDED = 1024
+
+
+@torch.inference_mode()
+def score_prompt(
+    model: GPT, tokenizer: Tokenizer, ids: Sequence[int], *, n_before: int, n_likeliest: int
+) -> list[AnswerPiece]:
+    """Return the tokens of a prompt with their log-probabilities, without the first n_before ids.
+
+    The first token has no log-probability if no id comes before the token. Log-probabilities are in nats.
+    """
+    tokens = torch.tensor([ids], device=model.embedding.weight.device)  # (1, T)
+    logits = model(tokens)[0, :-1]  # (T - 1, V)
+    log_probabilities: list[float | None] = [None]
+    likeliest: list[list[tuple[int, float]]] = [[]]
+    for some, chosen in zip(logits.split(AT_ONCE), tokens[0, 1:].split(AT_ONCE), strict=True):
+        of_all = some.double().log_softmax(-1)  # (n, V)
+        log_probabilities += of_all.gather(-1, chosen.unsqueeze(1))[:, 0].tolist()
+        values, others = of_all.topk(min(n_likeliest, of_all.size(-1)))  # (n, n_likeliest) each
+        for pair in zip(others.tolist(), values.tolist(), strict=True):
+            likeliest.append(list(zip(*pair, strict=True)))
+
+    decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+    pieces = []
+    offset = 0
+    for i in range(n_before, len(ids)):
+        text = decoder.decode(tokenizer.token_bytes(ids[i]))
+        pieces.append(AnswerPiece(text, offset, ids[i], log_probabilities[i], likeliest[i], None))
+        offset += len(text)
+    return pieces
+
+
+@torch.inference_mode()
+def last_attention(model: GPT, ids: Sequence[int], n_last: int) -> list:
+    """Return the attention weights (N, H, T, T) between the last tokens of a text as lists, T = n_last at most.
+
+    If the text is longer, a row can sum to less than 1, because its token also attends to earlier tokens.
+    """
+    attended = ids[-min(model.config.longest_input, MOST_ATTENDED) :]
+    tokens = torch.tensor([attended], device=model.embedding.weight.device)  # (1, S)
+    layers = range(model.config.n_layers)
+    weights = model.attention_weights(tokens, layers, n_last=n_last)[:, 0]  # (N, H, T, T)
+    return weights.float().mul(1000).round().div(1000).tolist()
