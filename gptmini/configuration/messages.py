@@ -10,7 +10,6 @@ from typing import Any
 
 from gptmini.configuration.overrides import shown
 from gptmini.files import install_command
-from gptmini.settings import TIME_RULE
 from gptmini.user_error import UserError, ran_out_of_memory
 from gptmini.world import this_world
 
@@ -41,11 +40,8 @@ HYDRA_MESSAGES = {
         "{0} is chosen twice; write {0}=NAME without a leading +, or override /{0}: NAME in a file"
     ),
 }
-# Requirements that pydantic would show as a regular expression.
-TIMES = {
-    "budget": TIME_RULE,
-    "trainer.max_time": TIME_RULE,
-}
+# Keys of times. One requirement replaces those of a time as a number and of a time as a text.
+TIMES = ("budget", "trainer.max_time")
 
 
 @contextmanager
@@ -137,6 +133,9 @@ def _refused_values(error: Any, part: str) -> str:
 
     pydantic reports one error for each member of a union. Therefore the requirements for a key are joined by "or".
     """
+    # This module is also imported by commands that do not need pydantic, which takes 0.2 seconds.
+    from gptmini.settings import TIME_RULE
+
     requirements: dict[str, list[str]] = {}
     values: dict[str, object] = {}
     for refusal in error.errors(include_url=False):
@@ -153,7 +152,7 @@ def _refused_values(error: Any, part: str) -> str:
         requirement = BEGINNING.sub("", refusal["msg"], count=1).partition(" after validation")[0]
         for long, short in SHORTER.items():
             requirement = requirement.replace(long, short)
-        requirements.setdefault(key, []).append(TIMES.get(key, requirement))
+        requirements.setdefault(key, []).append(TIME_RULE if key in TIMES else requirement)
         values.setdefault(key, refusal["input"])
 
     sentences = []
