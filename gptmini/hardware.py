@@ -15,6 +15,7 @@ import torch
 
 from gptmini.user_error import UserError
 
+X86 = ("x86_64", "AMD64")  # names of x86-64 in Linux and in Windows
 TF32_SINCE = (8, 0)  # compute capability of the first GPUs with TF32: Ampere
 TRITON_SINCE = (7, 0)  # compute capability of the oldest GPUs that Triton supports: Volta
 # The C++ compiler that torch.compile calls on a CPU, as in torch._inductor.config.cpp.cxx.
@@ -31,6 +32,13 @@ DTYPES = {
     "bf16": torch.bfloat16,
     "fp64": torch.float64,
 }
+
+# The smallest width of a model that trains in bf16 by default on a CPU with instructions for bf16. On an AMD EPYC with
+# avx512_bf16, a step in fp32 takes as long as in bf16 at width 128, but 1.6 times as long at width 384.
+CPU_BF16_WIDTH = 384
+# The smallest number of weights for sampling in bf16 by default on such a CPU. These weights do not fit into a cache in
+# fp32, so the speed of memory limits sampling. In bf16, the weights take half of the memory.
+CPU_BF16_WEIGHTS = 100_000_000
 
 # Dense bf16 operations per second from NVIDIA's data sheets, by the device name that the driver reports. Lightning has
 # a similar table, but Lightning's table confuses the L40S with the L4.
@@ -72,6 +80,12 @@ class Hardware:
         """Whether float32 matrix products use TF32. TF32 is a format of NVIDIA that is faster but has fewer bits."""
         return self.device == "cuda" and torch.cuda.get_device_capability() >= TF32_SINCE
 
+    @property
+    def emulates_bf16(self) -> bool:
+        """Whether this x86-64 CPU computes in bf16 without instructions for it. This is slower than fp32."""
+        is_x86 = self.device == "cpu" and platform.machine() in X86
+        return is_x86 and self.precision != "fp32" and not _has_native_bf16("cpu")
+
     def __str__(self) -> str:
         """Return the choices as one short line for the console."""
         precision = self.precision
@@ -110,15 +124,18 @@ def choose_hardware(
     precision: str,
     compile: bool | str,
     devices: int = 1,
+    *,
+    width: int = 0,
 ) -> Hardware:
     """Replace each value 'auto' by the best choice for this machine.
 
     Args:
         device: cpu, cuda, mps, or auto for the first available device of cuda, mps and cpu.
-        precision: fp32, bf16, bf16_stream, or 'auto'. On GPUs that support bf16, 'auto' means bf16. Elsewhere it means
-            fp32.
+        precision: fp32, bf16, bf16_stream, or 'auto'. 'auto' means bf16 on GPUs that support it, and for wide models on
+            CPUs with instructions for it. Otherwise it means fp32.
         compile: True, False or 'auto'. On GPUs that Triton supports, 'auto' means True. Elsewhere it means False.
         devices: the number of GPUs, or the number of processes on the CPU.
+        width: the width of the model. Only 'auto' on a CPU depends on it.
 
     Raises UserError if this machine does not have the device, or has too few devices.
     """
@@ -135,12 +152,8 @@ def choose_hardware(
             f"got {devices}"
         )
 
-    if precision == "auto" and _supports_bf16(chosen):
-        precision = "bf16"
-        reasons["precision"] = "bf16 is native on this GPU"
-    elif precision == "auto":
-        precision = "fp32"
-        reasons["precision"] = "bf16 is faster only on GPUs that support it"
+    if precision == "auto":
+        precision, reasons["precision"] = _choose_precision(chosen, width)
 
     if compile == "auto" and chosen == "cuda" and _has_triton():
         compiles = True
@@ -160,18 +173,29 @@ def choose_hardware(
     )
 
 
-def choose_dtype(dtype: str, device: str) -> torch.dtype | None:
+def _choose_precision(device: str, width: int) -> tuple[str, str]:
+    """Return the precision for training a model of this width on a device, and the reason."""
+    if not _has_native_bf16(device):
+        return "fp32", f"bf16 is not native on this {'CPU' if device == 'cpu' else 'GPU'}"
+    if device == "cpu" and width < CPU_BF16_WIDTH:
+        return "fp32", f"on CPUs, bf16 is faster only from model.d_model={CPU_BF16_WIDTH}"
+    return "bf16", f"bf16 is native on this {'CPU' if device == 'cpu' else 'GPU'}"
+
+
+def choose_dtype(dtype: str, device: str, n_weights: int) -> torch.dtype | None:
     """Return the dtype of the weights for sampling, or None to keep the dtype of the checkpoint.
 
     Args:
-        dtype: a key of DTYPES, or 'auto'. On GPUs that support bf16, 'auto' means bf16. Elsewhere it means the dtype of
-            the checkpoint.
+        dtype: a key of DTYPES, or 'auto'. 'auto' means bf16 on GPUs that support it, and for large models on CPUs with
+            instructions for it. Otherwise it means the dtype of the checkpoint.
         device: cpu, cuda or mps.
+        n_weights: number of weights of the model.
 
     Raises UserError for fp64 on Apple's GPUs, which do not support float64.
     """
     if dtype == "auto":
-        return torch.bfloat16 if _supports_bf16(device) else None
+        is_large = device != "cpu" or n_weights >= CPU_BF16_WEIGHTS
+        return torch.bfloat16 if is_large and _has_native_bf16(device) else None
     if dtype == "fp64" and device == "mps":
         raise UserError("dtype=fp64 is not available on Apple's GPUs; use device=cpu")
     return DTYPES[dtype]
@@ -194,7 +218,14 @@ def check_compiler(device: str) -> None:
         )
 
 
-def _supports_bf16(device: str) -> bool:
+def _has_native_bf16(device: str) -> bool:
+    """Return whether a device has instructions for bf16 that PyTorch uses well.
+
+    oneDNN's own test also accepts CPUs with avx512 but without avx512_bf16. There, oneDNN emulates bf16. Every CPU with
+    AMX has avx512_bf16. On ARM and on Apple's GPUs, bf16 was not measured, so the result is False.
+    """
+    if device == "cpu":
+        return torch.cpu._is_avx512_bf16_supported()
     return device == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
 
 

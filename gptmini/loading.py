@@ -73,7 +73,7 @@ def load_for_sampling(
 
     chosen = choose_device(device)
     model, tokenizer = load(path)
-    model.eval().to(device=chosen, dtype=choose_dtype(dtype, chosen))
+    model.eval().to(device=chosen, dtype=choose_dtype(dtype, chosen, model.n_parameters))
     if chosen == "cpu" and not compile:
         pack(model)
     return model, tokenizer

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from gptmini import hardware
-from gptmini.hardware import choose_hardware
+from gptmini.hardware import choose_dtype, choose_hardware
 from gptmini.user_error import UserError
 
 
@@ -27,12 +27,54 @@ def with_gpu(monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (6, 1))
 
 
-def test_automatic_choice_on_a_machine_without_a_gpu(without_gpu):
+def test_automatic_choice_on_a_machine_without_a_gpu(monkeypatch, without_gpu):
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)
     chosen = choose_hardware("auto", "auto", "auto")
     assert (chosen.device, chosen.precision, chosen.compile) == ("cpu", "fp32", False)
     assert "no CUDA or MPS device" in chosen.reasons["device"]
     with pytest.raises(UserError, match="use auto"):
         choose_hardware("cuda", "auto", "auto")
+
+
+@pytest.mark.parametrize(
+    ("is_native", "width", "expected"),
+    [
+        (True, 128, "fp32"),  # the default run: its figures are the same on every CPU
+        (True, 383, "fp32"),
+        (True, 384, "bf16"),
+        (True, 768, "bf16"),
+        (False, 768, "fp32"),
+    ],
+)
+def test_wide_models_train_in_bf16_on_a_cpu_with_instructions_for_it(
+    monkeypatch, without_gpu, is_native, width, expected
+):
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: is_native)
+    # oneDNN also accepts CPUs that emulate bf16.
+    monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: True)
+    chosen = choose_hardware("cpu", "auto", "auto", width=width)
+    assert chosen.precision == expected
+    assert "precision" in chosen.reasons
+    for given in ("fp32", "bf16", "bf16_stream"):
+        chosen = choose_hardware("cpu", given, "auto", width=width)
+        assert chosen.precision == given
+        assert "precision" not in chosen.reasons
+
+
+@pytest.mark.parametrize(
+    ("is_native", "n_weights", "expected"),
+    [
+        (True, 10_800_000, None),
+        (True, 124_000_000, torch.bfloat16),
+        (False, 124_000_000, None),
+    ],
+)
+def test_large_models_are_sampled_in_bf16_on_a_cpu_with_instructions_for_it(
+    monkeypatch, is_native, n_weights, expected
+):
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: is_native)
+    assert choose_dtype("auto", "cpu", n_weights) == expected
+    assert choose_dtype("fp32", "cpu", n_weights) == torch.float32
 
 
 @pytest.mark.parametrize(("bf16", "expected"), [(True, "bf16"), (False, "fp32")])

@@ -99,5 +99,5 @@ def add_device(parser: argparse.ArgumentParser) -> None:
         "--dtype",
         default="auto",
         choices=("auto", *DTYPES),
-        help="dtype of the weights; auto: bf16 on a GPU that supports it, otherwise the dtype in the checkpoint",
+        help="dtype of the weights; auto: bf16 where it is faster, otherwise the dtype in the checkpoint",
     )

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from gptmini.configuration.compose import Composed
     from gptmini.configuration.overrides import Typed
     from gptmini.data import Corpus
+    from gptmini.hardware import Hardware
     from gptmini.model import ModelSettings
     from gptmini.sweep import SweepSettings
     from gptmini.training import TrainerSettings
@@ -80,16 +81,15 @@ def build_settings(plain: Mapping[str, Any], changes: Mapping[str, Any] | None =
     tokenizer = build_component(config.tokenizer)
     trainer, notes = _trainer_settings(config)
 
-    from gptmini.hardware import choose_hardware
     from gptmini.training.quiet import quieten_lightning
 
     quieten_lightning()
-    hardware = choose_hardware(
-        trainer.device,
-        trainer.precision,
-        trainer.compile,
-        trainer.devices_here,
-    )
+    hardware = hardware_for(model.d_model, trainer)
+    if hardware.emulates_bf16:
+        notes.append(
+            f"trainer.precision={hardware.precision} is slow on this CPU, which has no instructions for bf16; "
+            "use trainer.precision=auto"
+        )
     callbacks = _callbacks(config.callbacks)
     check_model(model, callbacks, root.frozen)
     return Settings(
@@ -105,6 +105,22 @@ def build_settings(plain: Mapping[str, Any], changes: Mapping[str, Any] | None =
         text=_text(config),
         make_loggers=partial(_made, config.logger, "logger"),
         plain=_plain(config),
+    )
+
+
+def hardware_for(width: int, trainer: "TrainerSettings") -> "Hardware":
+    """Return the device, the precision and the compilation for training a model of this width.
+
+    Raises UserError if this machine does not have the device, or has too few devices.
+    """
+    from gptmini.hardware import choose_hardware
+
+    return choose_hardware(
+        trainer.device,
+        trainer.precision,
+        trainer.compile,
+        trainer.devices_here,
+        width=width,
     )
 
 

@@ -10,7 +10,7 @@ from dataclasses import asdict, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gptmini.configuration.building import check_model, text_settings
+from gptmini.configuration.building import check_model, hardware_for, text_settings
 from gptmini.configuration.keys import is_chosen_by_experiment
 from gptmini.configuration.overrides import Typed
 from gptmini.job.tokens import open_tokens
@@ -140,7 +140,7 @@ class BudgetChooser:
             model=self.settings.model,
             trainer=self.settings.trainer,
             make_optimizer=self.settings.optimizer.build,
-            hardware=self.settings.hardware,
+            hardware_for=partial(hardware_for, trainer=self.settings.trainer),
             is_open=self._is_open,
             seconds=self._seconds_left(),
         )
@@ -221,10 +221,13 @@ class BudgetChooser:
         tokenizer = settings.tokenizer
         if by_group["tokenizer"]:
             tokenizer = text_settings(settings.plain, self.changes).tokenizer
+        model = replace(settings.model, **by_group["model"])
+        trainer = replace(settings.trainer, **by_group["trainer"])
         self.settings = replace(
             settings,
-            model=replace(settings.model, **by_group["model"]),
-            trainer=replace(settings.trainer, **by_group["trainer"]),
+            model=model,
+            trainer=trainer,
+            hardware=hardware_for(model.d_model, trainer),
             tokenizer=tokenizer,
         )
         # Check the callbacks now, because preparing the text can take minutes. The final callbacks are built later, for

@@ -5,11 +5,11 @@ import platform
 import torch
 from torch import Tensor, nn
 
+from gptmini.hardware import X86
 from gptmini.model.gpt import GPT
 
 # Pack only matrices with at least this many elements, because each call of oneDNN adds about 20 microseconds.
 LARGE = 2**17
-X86 = ("x86_64", "AMD64")  # names of x86-64 in Linux and in Windows
 
 
 class PackedLinear(nn.Module):
@@ -30,9 +30,9 @@ class PackedLinear(nn.Module):
 def pack(model: GPT) -> GPT:
     """Pack the large matrices of a model for faster decoding on an x86-64 CPU. Return the model.
 
-    Do nothing if oneDNN does not support the dtype. It supports float32. It supports bfloat16 if the CPU has
-    instructions for bfloat16. A packed model can be evaluated and decoded, but not compiled, trained or saved. Weights
-    take as much memory as before, except that a tied embedding is stored twice.
+    Do nothing if oneDNN does not support the dtype. It supports float32. It supports bfloat16 if the CPU has avx512,
+    but without avx512_bf16 it emulates bfloat16. A packed model can be evaluated and decoded, but not compiled, trained
+    or saved. Weights take as much memory as before, except that a tied embedding is stored twice.
     """
     weight = model.unembedding_weight
     if not _is_computed_by_onednn(weight.dtype):

@@ -91,9 +91,9 @@ def measure(table: Table, arguments: argparse.Namespace) -> None:
 
 def compare_all(table: Table, arguments: argparse.Namespace, device: str) -> None:
     """Measure every size at every batch size, gptmini and each peer in turns."""
-    dtype = choose_dtype(arguments.dtype, device) or torch.float32
     for size in arguments.sizes:
         model = new_gpt(GPTConfig(**SIZES[size], **CLASSIC, init="gpt2"), seed=0).eval()
+        dtype = choose_dtype(arguments.dtype, device, model.n_parameters) or torch.float32
         model.to(device=device, dtype=dtype)
         for batch_size in arguments.batch_sizes:
             compare(table, arguments, model, size, batch_size)

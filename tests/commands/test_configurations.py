@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from gptmini.configuration.building import build_component
+from gptmini.configuration.building import build_component, build_settings
 from gptmini.configuration.compose import compose
 from gptmini.model import GPT
 from gptmini.sweep import SweepSettings
@@ -85,6 +85,29 @@ def test_experiments_have_nanogpts_sizes(experiment, vocab_size, nanogpt):
     with torch.device("meta"):
         model = GPT(build_component(config.model).with_vocab_size(vocab_size))
     assert model.n_parameters == pytest.approx(nanogpt, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("precision", "machine", "is_native", "warns"),
+    [
+        ("bf16", "x86_64", False, True),
+        ("bf16_stream", "AMD64", False, True),
+        ("bf16", "x86_64", True, False),
+        ("bf16", "aarch64", False, False),  # not measured
+        ("fp32", "x86_64", False, False),
+        ("auto", "x86_64", False, False),
+    ],
+)
+def test_emulated_bf16_is_followed_by_a_warning(monkeypatch, precision, machine, is_native, warns):
+    monkeypatch.setattr("platform.machine", lambda: machine)
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: is_native)
+    overrides = [
+        "experiment=smoke",
+        f"trainer.precision={precision}",
+        "trainer.device=cpu",
+    ]
+    notes = build_settings(compose("train", overrides)[0]).notes
+    assert any(f"trainer.precision={precision}" in note for note in notes) == warns
 
 
 def test_files_of_ones_own_choose_each_other_and_change_values(write):

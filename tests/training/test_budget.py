@@ -222,7 +222,7 @@ def searched(seconds, *, kept=(), kind=Machine, **sizes):
         model=ModelSettings(**model),
         trainer=TRAINER,
         make_optimizer=lambda model: torch.optim.AdamW(model.parameters()),
-        hardware=choose_hardware("cpu", "fp32", False, 1),
+        hardware_for=lambda width: choose_hardware("cpu", "auto", False, 1, width=width),
         is_open=lambda key: key not in kept,
         seconds=seconds,
     )
@@ -230,6 +230,20 @@ def searched(seconds, *, kept=(), kind=Machine, **sizes):
 
 def large(width):
     return Text.in_pairs(LARGE, width)
+
+
+def test_each_width_is_measured_in_the_precision_of_its_run(monkeypatch):
+    is_bf16 = {}
+
+    def times(model, *arguments, **options):
+        is_bf16[model.config.d_model] = options["is_bf16"]
+        return [1e-3]
+
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: True)
+    monkeypatch.setattr(search, "times_of_steps", times)
+    for width in (256, 384):
+        searched(600.0, kind=Search)._seconds_a_step(replace(QWEN, d_model=width), TRAINER)
+    assert is_bf16 == {256: False, 384: True}
 
 
 def test_the_search_ends_behind_the_best_width():

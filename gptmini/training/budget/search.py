@@ -77,7 +77,7 @@ class Search:
         model: settings of the model.
         trainer: settings of the trainer.
         make_optimizer: a function that builds the optimizer of a model.
-        hardware: device and precision of training.
+        hardware_for: a function that returns the device and the precision for a width.
         is_open: a function that returns whether a key is open, for example model.d_model. The search may choose the
             value of an open key.
         seconds: training time in seconds.
@@ -86,7 +86,7 @@ class Search:
     model: ModelSettings
     trainer: TrainerSettings
     make_optimizer: Callable[[GPT], torch.optim.Optimizer]
-    hardware: Hardware
+    hardware_for: Callable[[int], Hardware]
     is_open: Callable[[str], bool]
     seconds: float
     # Seconds that the fastest step has taken so far, for each model and each global batch size.
@@ -199,14 +199,15 @@ class Search:
     def _seconds_a_step(self, config: GPTConfig, trainer: TrainerSettings) -> float:
         """Run a few optimizer steps of a new model. Return the seconds that the fastest step took."""
         model = new_gpt(config, seed=0)
+        hardware = self.hardware_for(config.d_model)
         batch_size = trainer.batch_size
         if batch_size == "auto":
             batch_size = choose_batch_size(
                 model,
                 global_batch_size=trainer.global_batch_size,
                 n_ranks=trainer.n_ranks,
-                device=self.hardware.device,
-                precision=self.hardware.precision,
+                device=hardware.device,
+                precision=hardware.precision,
                 compile=False,
                 recompute=trainer.checkpoint_activations,
             )
@@ -214,12 +215,12 @@ class Search:
             recompute_activations(model)
 
         times = times_of_steps(
-            model.to(self.hardware.device),
+            model.to(hardware.device),
             partial(training_loss, model),
             self.make_optimizer(model),
             batch_size=batch_size,
             n_micro_steps=micro_steps(trainer.global_batch_size, batch_size, trainer.n_ranks),
-            is_bf16=self.hardware.precision != "fp32",
+            is_bf16=hardware.precision != "fp32",
             least=0.0,
             most=min(MEASURED_SHARE * self.seconds, max(0.0, self._seconds_left())),
         )
