@@ -301,6 +301,10 @@ def machine() -> str:
 
     parts = [f"{os.cpu_count()} cores of {platform.machine()}"]
     torch = sys.modules.get("torch")
+    if torch is not None:
+        found = torch.cpu.get_capabilities()
+        native = [name for name in ("avx512_bf16", "amx_bf16") if found.get(name)]
+        parts = [f"{parts[0]} ({found['cpu_name']}, {' and '.join(native) or 'no native bf16'})"]
     if torch is not None and torch.cuda.is_available():
         parts.append(torch.cuda.get_device_name())
     return ", ".join([*parts, f"Python {platform.python_version()}", f"PyTorch {version('torch')}"])

@@ -44,6 +44,7 @@ WARM_UP = 10  # steps at the start of each turn that are not measured
 EXPERIMENT = "experiment=nanogpt_cpu"
 # Overrides that switch off everything except training.
 BARE = (*UNWATCHED, "trainer.val_every_steps=1000000", "trainer.val_tokens=1", "console=quiet")
+WIDTHS = (128, 256, 384, 512, 768)  # model.d_model in the part precision
 BRIEF = 100  # steps of the brief run, whose time is subtracted
 
 
@@ -60,6 +61,8 @@ def options(parser: argparse.ArgumentParser) -> None:
     nanogpt.add_nanogpt(parser)
     add = parser.add_argument
     add("--steps", type=positive, default=150, help="measured steps per turn")
+    note = "measured steps per turn in the part precision"
+    add("--precision-steps", type=positive, default=10, help=note)
     add("--long", type=positive, default=800, help="steps of the longer run in the part peer")
     note = "sequences of 1,024 tokens in the part memory"
     add("--sequences", type=positive, default=8, help=note)
@@ -177,6 +180,39 @@ def gradient_norm(module: GPTModule) -> torch.Tensor:
         return torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
     gradients = [p.grad for p in model.parameters() if p.grad is not None]
     return torch.nn.utils.get_total_norm(gradients)
+
+
+# Precision
+
+
+def measure_precision(table: Table, arguments: argparse.Namespace) -> None:
+    """Measure a step of the bare loop in each precision, in turns, for models of five widths.
+
+    trainer.precision=auto takes bf16 on a CPU from the width on that gptmini.hardware.CPU_BF16_WIDTH names.
+    """
+    n_steps = WARM_UP + arguments.precision_steps
+    for width in WIDTHS:
+        kinds = {}
+        for precision in ("fp32", "bf16", "bf16_stream"):
+            subject = subject_of(
+                [
+                    *arguments.overrides,
+                    f"trainer.precision={precision}",
+                    f"model.d_model={width}",
+                    f"model.n_heads={width // 64}",
+                    f"trainer.max_steps={n_steps}",
+                    f"trainer.val_every_steps={n_steps}",
+                    "trainer.val_tokens=1",
+                ]
+            )
+            kinds[precision] = partial(bare_loop, subject, n_steps)
+        found = {
+            name: [turn.whole for turn in turns]
+            for name, turns in in_turns(arguments.turns, kinds).items()
+        }
+        for precision in ("bf16", "bf16_stream"):
+            what = f"width {width}: time of a step in fp32, divided by that in {precision}"
+            table.add_median(what, ratios(found["fp32"], found[precision]))
 
 
 # Comparison with nanoGPT
@@ -297,6 +333,7 @@ def measure_start(table: Table, arguments: argparse.Namespace) -> None:
 
 PARTS = {
     "step": measure_step,
+    "precision": measure_precision,
     "peer": measure_peer,
     "start": measure_start,
     "memory": measure_memory,
