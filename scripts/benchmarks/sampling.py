@@ -22,21 +22,16 @@ from gptmini.checkpoint.file import header, write_checkpoint
 from gptmini.generation import Decoder, Rules, pack
 from gptmini.hardware import DTYPES, choose_device, choose_dtype, clock
 from gptmini.interop.hugging_face import to_hugging_face
-from gptmini.model import GPT, GPTConfig, new_gpt
+from gptmini.model import GPT, new_gpt, preset
 from gptmini.tokenizer import CharTokenizer
 
 from .fits import fastest
 from .harness import GPTMINI, Table, in_turns, positive, ratios
 from .nanogpt import add_nanogpt, sizes_of
 
-# The architecture of GPT-2 and nanoGPT, so that all three programs can use the same weights.
-CLASSIC = {
-    "norm": "layernorm",
-    "position": "learned",
-    "mlp": "gelu",
-    "bias": True,
-    "tie_embeddings": True,
-}
+# The form of the models that nanoGPT can also compute: GPT-2.
+CLASSIC = "gpt2"
+FORMS = {"char": CLASSIC, "shakespeare": CLASSIC, "gpt2": CLASSIC, "smollm2": "llama"}
 SIZES = {
     "char": {
         "vocab_size": 65,
@@ -45,6 +40,13 @@ SIZES = {
         "n_layers": 4,
         "n_heads": 4,
     },
+    "shakespeare": {
+        "vocab_size": 65,
+        "context_length": 512,
+        "d_model": 384,
+        "n_layers": 6,
+        "n_heads": 6,
+    },
     "gpt2": {
         "vocab_size": 50257,
         "context_length": 1024,
@@ -52,8 +54,23 @@ SIZES = {
         "n_layers": 12,
         "n_heads": 12,
     },
+    "smollm2": {
+        "vocab_size": 49152,
+        "context_length": 2048,
+        "d_model": 576,
+        "n_layers": 30,
+        "n_heads": 9,
+        "n_kv_heads": 3,
+        "d_ff": 1536,
+        "tie_embeddings": True,
+    },
 }
-CALLED = {"char": "character model", "gpt2": "GPT-2"}
+CALLED = {
+    "char": "character model",
+    "shakespeare": "10.8 M parameters",
+    "gpt2": "GPT-2",
+    "smollm2": "SmolLM2-135M",
+}
 # Goals for gptmini's speed on a CPU, divided by Hugging Face's, by size and batch size.
 GOALS = {
     ("char", 1): "at least 6",
@@ -92,11 +109,17 @@ def measure(table: Table, arguments: argparse.Namespace) -> None:
 def compare_all(table: Table, arguments: argparse.Namespace, device: str) -> None:
     """Measure every size at every batch size, gptmini and each peer in turns."""
     for size in arguments.sizes:
-        model = new_gpt(GPTConfig(**SIZES[size], **CLASSIC, init="gpt2"), seed=0).eval()
+        model = new_model(size)
         dtype = choose_dtype(arguments.dtype, device, model.n_parameters) or torch.float32
         model.to(device=device, dtype=dtype)
         for batch_size in arguments.batch_sizes:
             compare(table, arguments, model, size, batch_size)
+
+
+def new_model(size: str, **changes: int) -> GPT:
+    """Return a model of a size with random weights. Changes replace values of SIZES."""
+    config = preset(FORMS[size], **SIZES[size] | changes)
+    return new_gpt(config, seed=0).eval()
 
 
 def compare(
@@ -118,9 +141,12 @@ def compare(
     prompt = prompt.expand(batch_size, -1)  # (B, PROMPT_LENGTH)
 
     runs = {"gptmini": ours(model, prompt, n_tokens, compile=arguments.compile)}
+    dtype = model.embedding.weight.dtype
     if find_spec("transformers") is not None:
-        runs["Hugging Face"] = hugging_face(model, prompt, n_tokens)
-    if arguments.nanogpt is not None:
+        runs["Hugging Face"] = hugging_face(model, prompt, n_tokens, dtype)
+        if dtype != torch.float32:
+            runs["Hugging Face in fp32"] = hugging_face(model, prompt, n_tokens, torch.float32)
+    if arguments.nanogpt is not None and FORMS[size] == CLASSIC:
         runs["nanoGPT"] = nanogpt(arguments.nanogpt, model, prompt, n_tokens)
 
     def speed(run: Callable[[], object]) -> float:
@@ -137,6 +163,8 @@ def compare(
     speeds = in_turns(arguments.turns, kinds | {"limit": limit})
 
     called = f"{CALLED[size]}, {batch_size} sample{'' if batch_size == 1 else 's'}"
+    if dtype != torch.float32:
+        called += f" in {str(dtype).removeprefix('torch.')}"
     is_cpu = device.type == "cpu"
     for name in runs:
         table.add_median(f"{called}: {name}", speeds[name])
@@ -187,16 +215,19 @@ def ours(model: GPT, prompt: Tensor, n_tokens: int, *, compile: bool) -> Callabl
     return run
 
 
-def hugging_face(model: GPT, prompt: Tensor, n_tokens: int) -> Callable[[], None]:
-    """Return a function that draws after the prompt (B, T) with transformers' GPT2LMHeadModel and the same weights."""
+def hugging_face(
+    model: GPT, prompt: Tensor, n_tokens: int, dtype: torch.dtype
+) -> Callable[[], None]:
+    """Return a function that draws after the prompt (B, T) with transformers' model of the same weights."""
     import transformers  # an optional dependency
 
     transformers.logging.set_verbosity_error()
     config, state = to_hugging_face(model)
-    config.pop("model_type")
-    peer = transformers.GPT2LMHeadModel(transformers.GPT2Config(**config)).eval()
+    peer = transformers.AutoModelForCausalLM.from_config(
+        transformers.AutoConfig.for_model(**config)
+    )
     peer.load_state_dict(state)
-    peer.to(device=prompt.device, dtype=model.embedding.weight.dtype)
+    peer.eval().to(device=prompt.device, dtype=dtype)
 
     options = {"max_new_tokens": n_tokens, "do_sample": True, "pad_token_id": 0, **RULES}
     if prompt.device.type == "cuda":
@@ -233,7 +264,7 @@ def nanogpt(checkout: Path, model: GPT, prompt: Tensor, n_tokens: int) -> Callab
 def first_token() -> float:
     """Return the seconds from the start of gptmini sample to the first character after the prompt."""
     tokenizer = CharTokenizer("".join(map(chr, range(33, 98))), end_of_text=False)
-    model = new_gpt(GPTConfig(**SIZES["char"], **CLASSIC, init="gpt2"), seed=0)
+    model = new_model("char")
     state = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
     checkpoint = {"gptmini": header(model.config, tokenizer.to_dict()), "state_dict": state}
     prompt = "ABC"

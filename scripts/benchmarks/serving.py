@@ -20,12 +20,11 @@ from pathlib import Path
 import httpx
 
 from gptmini.checkpoint.file import header, write_checkpoint
-from gptmini.model import GPTConfig, new_gpt
 from gptmini.tokenizer import CharTokenizer
 from gptmini.user_error import UserError
 
 from .harness import GPTMINI, Table, in_turns, positive, ratios
-from .sampling import CLASSIC, SIZES
+from .sampling import new_model
 
 AT_ONCE = 8  # clients whose answers are generated together; this is also --batch-size of the server
 MANY = 32  # clients that ask at the same time; 24 of them wait
@@ -46,8 +45,7 @@ def measure(table: Table, arguments: argparse.Namespace) -> None:
         path = Path(folder) / "char.ckpt"
         characters = "".join(map(chr, range(32, 97 + 26)))
         tokenizer = CharTokenizer(characters, end_of_text=False)
-        sizes = SIZES["char"] | {"vocab_size": tokenizer.n_vocab}
-        model = new_gpt(GPTConfig(**sizes, **CLASSIC, init="gpt2"), seed=0)
+        model = new_model("char", vocab_size=tokenizer.n_vocab)
         state = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
         write_checkpoint(
             {"gptmini": header(model.config, tokenizer.to_dict()), "state_dict": state}, path
