@@ -7,6 +7,7 @@ therefore too low, but the bare loop still shows where the time goes. The parts 
 
 import argparse
 import statistics
+import sys
 import tempfile
 from functools import partial
 from pathlib import Path
@@ -27,6 +28,7 @@ from gptmini.user_error import UserError
 from . import nanogpt
 from .fits import StepClock, Subject, fit, subject_of
 from .harness import (
+    GPTMINI,
     UNWATCHED,
     Table,
     add_overrides,
@@ -45,6 +47,11 @@ EXPERIMENT = "experiment=nanogpt_cpu"
 # Overrides that switch off everything except training.
 BARE = (*UNWATCHED, "trainer.val_every_steps=1000000", "trainer.val_tokens=1", "console=quiet")
 WIDTHS = (128, 256, 384, 512, 768)  # model.d_model in the part precision
+# Runs gptmini train after importing torchmetrics. gptmini imports Lightning without its metrics. Like the command, the
+# import pauses the garbage collector.
+EAGER = (
+    "import gc; gc.disable(); import torchmetrics; from gptmini.__main__ import main; main('train')"
+)
 BRIEF = 100  # steps of the brief run, whose time is subtracted
 
 
@@ -313,7 +320,7 @@ def measure_memory(table: Table, arguments: argparse.Namespace) -> None:
 
 
 def measure_start(table: Table, arguments: argparse.Namespace) -> None:
-    """Measure the seconds from the start of the command to the first step in metrics.jsonl."""
+    """Measure the seconds to the first step, of a run of one step, and to the error about an unknown key."""
     overrides = [
         *arguments.overrides,
         *BARE,
@@ -326,9 +333,38 @@ def measure_start(table: Table, arguments: argparse.Namespace) -> None:
         (logged,) = [line["time"] for line in run.lines if "train/loss" in line]
         return logged - run.began
 
-    found = in_turns(arguments.turns, {"first step": first_step})["first step"]
+    def refused() -> float:
+        # The exit code of a mistake is 2.
+        command = ("bash", "-c", '"$@"; test $? = 2', "bash", *GPTMINI, "train")
+        return timed(*command, "trainer.max_stepz=1").seconds
+
+    def eager() -> float:
+        with tempfile.TemporaryDirectory() as folder:
+            command = (sys.executable, "-c", EAGER, *overrides, f"folder={folder}/run")
+            return timed(*command, cwd=Path.cwd()).seconds
+
+    found = in_turns(
+        arguments.turns,
+        {
+            "first step": first_step,
+            "run of one step": lambda: train(*overrides).seconds,
+            "run with all of torchmetrics": eager,
+            "imports": lambda: timed(sys.executable, "-c", "import torch, lightning").seconds,
+            "refused key": refused,
+        },
+    )
     what = "seconds from the command to the first step, text prepared"
-    table.add_median(what, found, goal="at most 3")
+    table.add_median(what, found["first step"], goal="at most 3")
+    whole = found["run of one step"]
+    table.add_median("seconds of a run of one step, text prepared", whole)
+    what = "time of this run, divided by that of `import torch, lightning`"
+    table.add_median(what, ratios(whole, found["imports"]), goal="at most 1")
+    what = (
+        "time of this run with every metric of torchmetrics imported, divided by the time without"
+    )
+    table.add_median(what, ratios(found["run with all of torchmetrics"], whole))
+    what = "seconds to the error about an unknown key"
+    table.add_median(what, found["refused key"], goal="at most 0.4")
 
 
 PARTS = {
