@@ -16,6 +16,7 @@ from gptmini.commands.sample_options import add_device, add_sampling, rules_of
 from gptmini.commands.sample_output import IMPATIENT, SHOWN_ON_TERMINALS, prepare_stdin
 from gptmini.configuration.messages import advising_on_memory
 from gptmini.process import MISUSE, restore_gc_and_sigint
+from gptmini.runs import named_run
 from gptmini.settings import CHAT_TOKENS
 from gptmini.user_error import UserError
 
@@ -77,14 +78,15 @@ def main(arguments: list[str] | None = None) -> None:
     if not sys.stdout.isatty():
         sys.stdout.reconfigure(encoding="utf-8")  # pyrefly: ignore[missing-attribute]
 
+    # Look for the run before the imports of torch, which take seconds.
+    run = named_run(options.run, saved=True)
+
     from gptmini.generation import Rules
     from gptmini.loading import load_for_sampling
-    from gptmini.runs import named_run
     from gptmini.serving.conversation import Conversation
 
     rules = Rules(**rules_of(options))
     restore_gc_and_sigint()
-    run = named_run(options.run, saved=True)
     model, tokenizer = load_for_sampling(run, device=options.device, dtype=options.dtype)
     if tokenizer.chat_template is None:
         raise UserError(

@@ -12,6 +12,7 @@ from gptmini.commands.mistakes import Parser, one_line_errors, path_argument, pr
 from gptmini.configuration.messages import advising_on_memory
 from gptmini.loading import open_model
 from gptmini.process import OUT_OF_RESOURCES, restore_gc_and_sigint
+from gptmini.runs import named_run
 from gptmini.user_error import UserError
 
 # Importing torch takes seconds, so main imports it after the options are checked.
@@ -130,6 +131,8 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 def main(arguments: list[str] | None = None) -> None:
     """Evaluate the models on the text, and print loss, perplexity and bits per byte."""
     options = parse(arguments)
+    for run in options.runs:
+        named_run(run)  # look for the runs before the imports of torch, which take seconds
 
     from rich.console import Console
 

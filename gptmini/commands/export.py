@@ -7,6 +7,7 @@ from gptmini.commands.arguments import print_resolved_run
 from gptmini.commands.mistakes import Parser, one_line_errors, path_argument
 from gptmini.process import restore_gc_and_sigint
 from gptmini.report.provenance import training_of
+from gptmini.runs import named_run
 from gptmini.settings import SAMPLE_TEMPERATURE
 from gptmini.user_error import UserError
 
@@ -67,6 +68,8 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 def main(arguments: list[str] | None = None) -> None:
     """Load a model and write it as a folder or as a file. Print the name, the type and the size of what was written."""
     options = parse(arguments)
+    # Look for the run before the imports of torch, which take seconds.
+    run = named_run(options.run, saved=True)
 
     from gptmini.checkpoint.file import read_checkpoint
     from gptmini.files import encodable
@@ -74,7 +77,7 @@ def main(arguments: list[str] | None = None) -> None:
     from gptmini.interop.folder import require_empty
     from gptmini.interop.folder_settings import stored_source_settings
     from gptmini.loading import is_exported, model_and_tokenizer
-    from gptmini.runs import find_checkpoint, named_run
+    from gptmini.runs import find_checkpoint
 
     restore_gc_and_sigint()
     out = options.out
@@ -88,7 +91,6 @@ def main(arguments: list[str] | None = None) -> None:
         raise UserError(
             f"{options.run} is already an exported folder; to create a run from this folder, use gptmini import"
         )
-    run = named_run(options.run, saved=True)
     checkpoint = find_checkpoint(run)
     contents = read_checkpoint(checkpoint, mapped=True)  # leaves the optimizer state on disk
     model, tokenizer = model_and_tokenizer(contents, checkpoint)

@@ -19,6 +19,7 @@ from gptmini.commands.sample_output import (
 from gptmini.configuration.messages import advising_on_memory
 from gptmini.data.escapes import unescaped
 from gptmini.process import INTERRUPTED, MISUSE, restore_gc_and_sigint
+from gptmini.runs import named_run
 from gptmini.settings import SAMPLE_BATCH_SIZE, SAMPLE_TOKENS
 from gptmini.user_error import UserError
 
@@ -111,10 +112,12 @@ def main(arguments: list[str] | None = None) -> None:
         # Python's stdout has reconfigure, but its declared type, TextIO, does not.
         sys.stdout.reconfigure(encoding="utf-8")  # pyrefly: ignore[missing-attribute]
 
+    # Look for the run before the imports of torch, which take seconds.
+    run = named_run(options.run, saved=True)
+
     from gptmini.generation import Rules, generate_stream, in_order
     from gptmini.hardware import check_compiler, choose_device
     from gptmini.loading import load_for_sampling
-    from gptmini.runs import named_run
 
     prompts = read_prompts(options)
     rules = rules_of(options)
@@ -124,7 +127,6 @@ def main(arguments: list[str] | None = None) -> None:
         check_compiler(device)
     restore_gc_and_sigint()
 
-    run = named_run(options.run, saved=True)
     model, tokenizer = load_for_sampling(
         run, device=device, dtype=options.dtype, compile=options.compile
     )

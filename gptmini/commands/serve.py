@@ -14,6 +14,7 @@ from gptmini.commands.sample_options import add_device, add_sampling, rules_of
 from gptmini.configuration.messages import advising_on_memory
 from gptmini.files import install_command
 from gptmini.process import restore_gc_and_sigint
+from gptmini.runs import named_run
 from gptmini.settings import CHAT_TOKENS
 from gptmini.user_error import UserError
 
@@ -109,9 +110,11 @@ def main(arguments: list[str] | None = None) -> None:
     if missing:
         raise UserError(f"gptmini serve requires {missing[0]}; run: {install_command('serve')}")
 
+    # Look for the run before the imports of torch, which take seconds.
+    path = named_run(options.run, saved=True)
+
     from gptmini.generation import Rules
     from gptmini.loading import load_for_sampling
-    from gptmini.runs import named_run
     from gptmini.serving.engine import Engine
     from gptmini.serving.server import Server, ServerSettings, listen, run
 
@@ -119,7 +122,6 @@ def main(arguments: list[str] | None = None) -> None:
     Rules(**rules)  # checks the ranges before the model is loaded
     listening = listen(options.host, options.port)
     restore_gc_and_sigint()
-    path = named_run(options.run, saved=True)
     model, tokenizer = load_for_sampling(path, device=options.device, dtype=options.dtype)
     print_resolved_run(options.run, path)
 

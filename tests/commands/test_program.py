@@ -194,11 +194,18 @@ def test_a_mistake_is_told_before_what_takes_seconds_is_imported(override, expec
     assert loaded_by(f"train {override}") & libraries == expected
 
 
+@pytest.mark.parametrize("command", ["sample", "chat", "serve", "evaluate", "export"])
+def test_a_missing_run_is_reported_without_torch(command):
+    assert "torch" not in loaded_by(
+        f"{command} runs/nothing {'out' if command == 'export' else ''}"
+    )
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("module", "called"),
     [
-        ("torch._C", ["gptmini", "sample", "absent"]),
+        ("torch._C", ["gptmini", "sample", __file__]),
         ("lightning.pytorch.trainer", ["gptmini", "train", "experiment=smoke"]),
     ],
 )
