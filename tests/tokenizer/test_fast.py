@@ -2,6 +2,8 @@
 
 import json
 import sys
+import weakref
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -10,7 +12,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
 from gptmini import tokenizer
-from gptmini.tokenizer import byte_pairs, library
+from gptmini.tokenizer import byte_pairs, fast, library
 from gptmini.tokenizer.fast import fast_byte_pairs, fast_library
 from gptmini.tokenizer.library import LibraryTokenizer
 from gptmini.user_error import UserError
@@ -122,6 +124,74 @@ def test_it_is_not_used_if_it_gives_other_ids_or_cannot_load_the_tokenizer():
     tree = {"model": {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "a"}}
     with pytest.warns(UserWarning, match="cannot load"):
         assert fast_library(tree, lambda text: []) is None
+
+
+class Growing:
+    """A tokenizer with the interface of gigatoken."""
+
+    def encode(self, data):
+        return np.frombuffer(data, dtype=np.uint8).astype(np.uint32)
+
+
+def test_it_is_loaded_again_after_many_ids_to_free_its_memory(monkeypatch):
+    monkeypatch.setattr(fast, "RENEW_AFTER", 10)
+    monkeypatch.setattr(fast, "PROBE", "")
+    loaded = weakref.WeakSet()
+    n_alive = []
+
+    def load():
+        n_alive.append(len(loaded))
+        loaded.add(made := Growing())
+        return made
+
+    encode = fast._checked(load, lambda text: [], "")
+    assert [encode(b"abcde").tolist() for _ in range(5)] == [[97, 98, 99, 100, 101]] * 5
+    assert n_alive == [0, 0, 0]  # after 10 and after 20 ids
+
+
+def test_threads_share_an_encoder_that_is_loaded_again(monkeypatch):
+    monkeypatch.setattr(fast, "RENEW_AFTER", 2000)
+    texts = random_texts(400, seed=3)
+    encode = fast_byte_pairs(CODER.ranks, CODER.encode)
+    with ThreadPoolExecutor(4) as threads:
+        found = [ids.tolist() for ids in threads.map(encode, map(str.encode, texts))]
+    assert found == [CODER.encode(text) for text in texts]
+
+
+def with_added(content, **changes):
+    """Return the tree of Llama 2's kind of tokenizer with one more token, which is not special."""
+    tree = json.loads(of_sentence_piece().to_str())
+    token = tree["added_tokens"][-1] | {"content": content, "special": False, **changes}
+    return tree | {"added_tokens": [*tree["added_tokens"], token]}
+
+
+def without_byte(value):
+    """Return the tree of Llama 2's kind of tokenizer without the token of one byte."""
+    tree = json.loads(of_sentence_piece().to_str())
+    del tree["model"]["vocab"][f"<0x{value:02X}>"]
+    return tree
+
+
+@pytest.mark.filterwarnings("ignore:gigatoken")
+@pytest.mark.parametrize(
+    ("tree", "text"),
+    [
+        (with_added(" <a>", id=3, lstrip=True), " <a> <a>the x"),
+        (with_added("", id=3), "the x"),
+        (without_byte(0x4D), "MM"),
+        (without_byte(0xD5), "\u0541\u0541"),
+    ],
+    ids=["token with a space", "empty token", "no byte 4D", "no byte D5"],
+)
+def test_a_strange_tokenizer_keeps_its_ids(tree, text):
+    peer = Tokenizer.from_str(json.dumps(tree))
+    peer.encode_special_tokens = True
+
+    def ids_of(text):
+        return peer.encode(text, add_special_tokens=False).ids
+
+    encode = fast_library(tree, ids_of)
+    assert encode is None or encode(text.encode()).tolist() == ids_of(text)
 
 
 def test_without_it_nothing_is_said(monkeypatch, recwarn):
