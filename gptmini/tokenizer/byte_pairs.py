@@ -121,7 +121,11 @@ class BytePairTokenizer:
     @cached_property
     def _gigatoken(self) -> Encode | None:
         """The encoder of gigatoken, if it is installed and gives the same ids."""
-        return fast_byte_pairs(self.ranks, self._encode_one)
+        encode = fast_byte_pairs(self.ranks, self._encode_one)
+        if encode is not None:
+            for unused in ("_encoding", "_marked_encoding"):  # free the memory of tiktoken
+                vars(self).pop(unused, None)
+        return encode
 
     @cached_property
     def _encoding(self) -> tiktoken.Encoding:

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+import tiktoken
 from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
@@ -66,6 +67,7 @@ def test_a_tokenizer_uses_it_after_much_text(monkeypatch):
     assert not used
     assert [ids.tolist() for ids in coder.encode_batch(texts)] == first
     assert used
+    assert not any(isinstance(value, tiktoken.Encoding) for value in vars(coder).values())
     with pytest.raises(UserError, match="U\\+D800 at position 1"):
         coder.encode("a\ud800")
 
