@@ -1,8 +1,8 @@
 """Measure the preparation of text: speed compared with tiktoken, nanoGPT's method and tokenizers, and memory.
 
-The text consists of files of Python and the system in random order. It is written once for each size and kept in
---folder. Compared commands take turns. The time of a command includes its start-up; its memory is the peak that the
-system reports.
+The text consists of files of Python and the system in random order, or is generated Chinese. It is written once for
+each size and kept in --folder. Compared commands take turns. The time of a command includes its start-up; its memory is
+the peak that the system reports.
 """
 
 import argparse
