@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 # After this many bytes, stop reading the text. Then estimate the total size of the text from the fraction of its
 # files that was read.
 ENOUGH = 50_000_000
+TIME_OVER = "the time ran out before training started"
 
 
 class BudgetChoice(NamedTuple):
@@ -113,13 +114,17 @@ class BudgetChooser:
         that suit a model of this width.
         """
         from gptmini.training.budget.search import best_of
+        from gptmini.training.budget.timing import TooSlow
 
         # Report at every width. The progress line itself limits how often it prints.
         def reported_text_of(width: int) -> "Text":
             self._report("measuring models of increasing width")
             return text_of(width)
 
-        candidates = self._search().candidates(reported_text_of)
+        try:
+            candidates = self._search().candidates(reported_text_of)
+        except TooSlow as error:
+            raise self._too_slow(error.seconds) from None
         best = best_of(candidates)
         chosen = {
             f"model.{name}": value
@@ -155,23 +160,30 @@ class BudgetChooser:
 
         self._report("measuring the chosen model")
         module, _ = assemble(self.settings, store)
-        seconds_a_step = timing.seconds_of_step(
-            module, self.settings.hardware, seconds=self._seconds_left()
-        )
         trainer = self.settings.trainer
         tokens_a_step = trainer.global_batch_size * self.settings.model.context_length
-        n_val_tokens = store.n_tokens("val")
+        most = self._search().most_steps(text, tokens_a_step)
+        seconds = self._seconds_left()
+        try:
+            seconds_a_step, warm_up = timing.seconds_of_step(
+                module, self.settings.hardware, seconds=seconds, limit=seconds
+            )
+        except timing.TooSlow as error:
+            raise self._too_slow(error.seconds) from None
+
+        seconds = self.deadline - time.monotonic()
+        if module.compiles and trainer.n_ranks > 1:
+            # This process has compiled the loss of one device. The ranks of a run compile it again.
+            seconds -= warm_up
         n_steps, val_every = timing.steps_that_fit(
-            self._seconds_left(),
+            seconds,
             seconds_a_step,
-            most=self._search().most_steps(text, tokens_a_step),
+            most=most,
             tokens_a_step=tokens_a_step,
-            n_val_tokens=min(n_val_tokens, trainer.val_tokens or n_val_tokens),
+            n_val_tokens=timing.n_validation_tokens(store, trainer),
         )
         if n_steps < 1:
-            raise self._too_short(
-                f"one step takes {seconds_a_step:.2g} s, and a validation must follow it"
-            )
+            raise self._too_slow(seconds_a_step)
         self._apply({"trainer.max_steps": n_steps, "trainer.val_every_steps": val_every})
         return seconds_a_step
 
@@ -238,12 +250,25 @@ class BudgetChooser:
         """Return the seconds that remain for training. Raise UserError if no time remains."""
         left = self.deadline - time.monotonic()
         if left <= 0:
-            raise self._too_short("the time ran out before training started")
+            raise self._too_short(TIME_OVER)
         return left
+
+    def _too_slow(self, seconds_a_step: float) -> UserError:
+        """Return the error for a budget that is too short for one step and a validation.
+
+        The argument seconds_a_step is 0 if the time is over and no step was measured.
+        """
+        if seconds_a_step == 0:
+            return self._too_short(TIME_OVER)
+        return self._too_short(
+            f"one step takes {seconds_a_step:.3g} s or more, and a validation must follow it"
+        )
 
     def _too_short(self, reason: str) -> UserError:
         """Return the error for a budget that leaves no time to train."""
         fix = "raise budget="
+        if self.settings.hardware.compile:
+            fix += ", set trainer.compile=false"
         if self._is_open("tokenizer.vocab_size"):
             fix += (
                 ", or run gptmini prepare before gptmini train and give both commands the same "

@@ -80,7 +80,8 @@ def measure_step(module: "GPTModule", hardware: "Hardware") -> float:
 
     if hardware.device == "cuda":
         torch.cuda.reset_peak_memory_stats()
-    return seconds_of_step(module, hardware, seconds=PLANNED_SECONDS)
+    seconds_a_step, _ = seconds_of_step(module, hardware, seconds=PLANNED_SECONDS)
+    return seconds_a_step
 
 
 def reasons_of(hardware: "Hardware") -> list[str]:
@@ -126,15 +127,18 @@ def speed_lines(module: "GPTModule", seconds_a_step: float) -> list[str]:
 def time_lines(module: "GPTModule", seconds_a_step: float) -> list[str]:
     """Return lines with the time of the entire run, and the step at which trainer.max_time ends it."""
     from gptmini.durations import duration
-    from gptmini.training.budget.timing import AROUND, seconds_of_validation
+    from gptmini.training.budget.timing import (
+        AROUND,
+        n_validation_tokens,
+        seconds_of_validation,
+    )
 
     settings = module.settings
     n_steps = settings.max_steps
-    n_val_tokens = module.store.n_tokens("val")
     of_validation = seconds_of_validation(
         seconds_a_step,
         tokens_a_step=tokens_per_step(module),
-        n_val_tokens=min(n_val_tokens, settings.val_tokens or n_val_tokens),
+        n_val_tokens=n_validation_tokens(module.store, settings),
     )
     n_validations = math.ceil(n_steps / settings.validation_interval)
     if module.origin is not None:
@@ -145,7 +149,8 @@ def time_lines(module: "GPTModule", seconds_a_step: float) -> list[str]:
 
     limit = settings.max_seconds
     if limit is not None and limit < work + AROUND:
-        step = int(n_steps * max(0.0, limit - AROUND) / work)
+        # The run ends with a validation.
+        step = int(n_steps * max(0.0, limit - AROUND - of_validation) / work)
         lines.append(f"trainer.max_time={settings.max_time} ends the run at about step {step:,}")
     return lines
 

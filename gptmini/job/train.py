@@ -183,13 +183,19 @@ def train_as_follower() -> TrainingResult | None:
 
 
 def prepare_process(settings: Settings) -> None:
-    """Set up the process: keep freed memory for reuse, allow TF32, and set the number of threads."""
+    """Set up the process: keep freed memory for reuse, allow TF32, set the number of threads, drop compiled code."""
+    import torch
+
     from gptmini.hardware import keep_freed_memory, use_tf32, use_threads
 
     keep_freed_memory()
     if settings.hardware.tf32:
         use_tf32()
     use_threads(settings.trainer.threads, n_processes=settings.trainer.devices_here)
+    if settings.hardware.compile:
+        # torch keeps at most eight compiled graphs of a function. Drop the graphs of earlier runs in this process. Do
+        # not drop them later, because the model that budget= measures and the model of the run share their code.
+        torch.compiler.reset()
 
 
 def _print_complete(run: "Run", settings: Settings) -> TrainingResult:

@@ -137,8 +137,6 @@ class GPTModule(L.LightningModule):
             counted_share=counted_share,
         )
         if self.compiles:
-            # torch keeps at most eight compiled graphs of a function. Drop the graphs of earlier runs in this process.
-            torch.compiler.reset()
             loss = torch.compile(loss, dynamic=False, fullgraph=True)
         if not is_stream:
             return loss

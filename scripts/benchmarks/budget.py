@@ -172,9 +172,11 @@ def steps_of(cell: Cell, overrides: list[str]) -> list[str]:
     """Return overrides for the steps and validations that fit into the time of a cell, over any number of epochs."""
     subject = subject_of(overrides)
     module, _ = subject.assemble()
+    hardware = subject.settings.hardware
+    seconds_a_step, _ = timing.seconds_of_step(module, hardware, seconds=cell.seconds)
     n_steps, val_every = timing.steps_that_fit(
         cell.seconds - AROUND,
-        timing.seconds_of_step(module, subject.settings.hardware, seconds=cell.seconds),
+        seconds_a_step,
         most=math.inf,
         tokens_a_step=subject.tokens_a_step,
         n_val_tokens=subject.store.n_tokens("val"),

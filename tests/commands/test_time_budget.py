@@ -1,6 +1,8 @@
 """Commands with budget=: what they choose, keep, print and refuse."""
 
 import json
+import time
+from functools import partial
 
 import pytest
 import torch
@@ -170,6 +172,67 @@ def test_too_little_time_for_a_trained_model_gives_advice_that_can_be_followed(s
     result = script("train", *TEXT, f"init_from={trained}", "budget=1s")
     result.assert_refused("budget=1s leaves no time to train", "raise budget=")
     assert "vocab_size" not in result.err
+
+
+@pytest.fixture
+def compiled_graphs(monkeypatch):
+    """Replace inductor, which needs a C++ compiler and a minute. Return a list with the graphs that torch compiles."""
+    graphs = []
+
+    def compile_nothing(graph, inputs):
+        graphs.append(graph)
+        return graph.forward
+
+    monkeypatch.setattr("gptmini.hardware.check_compiler", lambda device: None)
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=compile_nothing))
+    yield graphs
+    torch.compiler.reset()
+
+
+def test_the_run_uses_the_code_that_was_compiled_for_the_measurement(script, compiled_graphs):
+    small = ("tokenizer=byte", "model.d_model=16", "model.n_layers=1", "trainer.max_steps=2")
+    command = ("train", *TEXT, *small, "budget=1m", "trainer.compile=true")
+    for n_graphs in (1, 2):  # a later run in this process compiles its own code
+        result = script(*command)
+        assert result.code == 0, result
+        assert len(compiled_graphs) == n_graphs
+
+
+@pytest.mark.parametrize(
+    ("compile", "n_devices", "seconds_to_compile"),
+    [(False, 1, 0), (False, 2, 0), (True, 1, 0), (True, 2, 20)],
+)
+def test_seconds_to_compile_count_once(
+    script, monkeypatch, compiled_graphs, compile, n_devices, seconds_to_compile
+):
+    """The measurement of one device compiles for this device. The ranks of a run with two devices compile again."""
+    seconds_of = []
+
+    def steps_that_fit(seconds, seconds_a_step, **options):
+        seconds_of.append(seconds)
+        return 5, 5
+
+    monkeypatch.setattr(timing, "seconds_of_step", lambda *given, **options: (0.5, 20.0))
+    monkeypatch.setattr(timing, "steps_that_fit", steps_that_fit)
+    monkeypatch.setattr(search.Search, "_seconds_a_step", lambda *given: 0.5)
+    began = time.monotonic()
+    result = script(
+        "train", *TEXT, "budget=100s", f"trainer.compile={compile}", f"trainer.devices={n_devices}",
+        "--cfg", "job",
+    )  # fmt: skip
+    assert result.code == 0, result
+    elapsed = time.monotonic() - began
+    left = 100 - timing.AROUND - seconds_to_compile
+    assert left - elapsed <= seconds_of[0] <= left
+
+
+def test_too_little_time_for_a_step_is_one_line_with_its_seconds(script, trained, monkeypatch):
+    def seconds_of_step(*given, **options):
+        raise timing.TooSlow(640.0)
+
+    monkeypatch.setattr(timing, "seconds_of_step", seconds_of_step)
+    result = script("train", *TEXT, f"init_from={trained}", "budget=1m")
+    result.assert_refused("budget=1m leaves no time to train", "640 s", "raise budget=")
 
 
 @pytest.mark.parametrize("given", ["1s", "0.5"])

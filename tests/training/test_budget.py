@@ -140,7 +140,7 @@ def test_steps_that_are_kept_are_taken():
 
 @pytest.mark.slow
 def test_a_model_is_compared_by_its_fastest_step_but_the_first(monkeypatch):
-    seconds = [1, 5, 3]
+    seconds = [1, 5, 3]  # of the warm-up and of two steps
     ticks = iter([tick for length in seconds for tick in (0, length)])  # start and end of each
     monkeypatch.setattr(timing, "clock", lambda device: next(ticks))
     search = searched(10_000, kind=Search)
@@ -153,39 +153,97 @@ def test_a_measurement_of_a_slow_model_ends_early(monkeypatch):
     assert searched(100, kind=Search)._seconds_a_step(QWEN, TRAINER) == 40
 
 
+class SlowMachine:
+    """On this machine, a micro-step takes 3 s, and the update of the optimizer takes 2 s."""
+
+    def __init__(self, monkeypatch, seconds_to_compile=0):
+        self.now = 0
+        self.shapes = []  # shape of each micro-step
+        self.seconds_to_compile = seconds_to_compile
+        monkeypatch.setattr(timing, "clock", lambda device: self.now)
+        self.model = new_gpt(QWEN, seed=0)
+
+    def compute_loss(self, tokens, targets):
+        if not self.shapes:
+            self.now += self.seconds_to_compile
+        self.now += 3
+        self.shapes.append(tuple(tokens.shape))
+        return self.model(tokens).sum()
+
+    def measure(self, n_micro_steps, **options):
+        machine = self
+
+        class Slow(torch.optim.SGD):
+            def step(self):
+                machine.now += 2
+
+        return timing.times_of_steps(
+            self.model,
+            self.compute_loss,
+            Slow(self.model.parameters()),
+            batch_size=4,
+            n_micro_steps=n_micro_steps,
+            is_bf16=False,
+            least=3.0,
+            most=20.0,
+            **options,
+        )
+
+
 @pytest.mark.parametrize(("n_micro_steps", "seconds"), [(1, 5), (2, 8), (1000, 3002)])
 def test_a_step_of_many_micro_steps_is_measured_with_few_of_them(
     monkeypatch, n_micro_steps, seconds
 ):
     """On this machine, a micro-step takes 3 s, and the update of the optimizer takes 2 s."""
-    now = 0
-    n_run = 0
-
-    def compute_loss(tokens, targets):
-        nonlocal now, n_run
-        now += 3
-        n_run += 1
-        return model(tokens).sum()
-
-    class Slow(torch.optim.SGD):
-        def step(self):
-            nonlocal now
-            now += 2
-
-    monkeypatch.setattr(timing, "clock", lambda device: now)
-    model = new_gpt(QWEN, seed=0)
-    times = timing.times_of_steps(
-        model,
-        compute_loss,
-        Slow(model.parameters()),
-        batch_size=1,
-        n_micro_steps=n_micro_steps,
-        is_bf16=False,
-        least=3.0,
-        most=10.0,
-    )
+    machine = SlowMachine(monkeypatch)
+    times, _ = machine.measure(n_micro_steps)
     assert set(times) == {seconds}
-    assert n_run <= 3
+    assert len(machine.shapes) <= 5
+
+
+def test_the_warm_up_takes_one_sequence_unless_it_compiles_the_loss(monkeypatch):
+    """Compiling takes 50 s. These seconds belong to the warm-up, and the time for steps starts after it."""
+    eager = SlowMachine(monkeypatch)
+    times, warm_up = eager.measure(2)
+    assert (set(times), warm_up) == ({8}, 5)
+    assert eager.shapes == [(1, 128), *[(4, 128)] * 4]
+
+    compiled = SlowMachine(monkeypatch, seconds_to_compile=50)
+    times, warm_up = compiled.measure(2, is_compiled=True)
+    assert (set(times), warm_up) == ({8}, 55)
+    assert compiled.shapes == [(4, 128)] * 5
+
+
+@pytest.mark.parametrize("limit", [3007, 3008])
+def test_a_step_that_cannot_fit_is_refused_after_one_micro_step(monkeypatch, limit):
+    """The warm-up takes 5 s, a micro-step 3 s, and at least 1,000 micro-steps follow."""
+    machine = SlowMachine(monkeypatch)
+    if limit == 3008:
+        machine.measure(1000, limit=limit)
+        return
+    with pytest.raises(timing.TooSlow) as error:
+        machine.measure(1000, limit=limit)
+    assert error.value.seconds == 3000
+    assert machine.now == 8
+
+
+def test_the_search_ends_at_a_width_whose_step_does_not_fit():
+    class Small(Machine):
+        most = 192
+
+        def _seconds_a_step(self, config, trainer):
+            if config.d_model >= self.most:
+                raise timing.TooSlow(1e6)
+            return super()._seconds_a_step(config, trainer)
+
+    candidates = searched(100_000, kind=Small).candidates(large)
+    assert [candidate.config.d_model for candidate in candidates] == [96, 128]
+
+    class Smallest(Small):
+        most = 0
+
+    with pytest.raises(timing.TooSlow):
+        searched(100_000, kind=Smallest).candidates(large)
 
 
 @pytest.mark.slow
@@ -200,7 +258,7 @@ def test_the_chosen_model_is_measured_for_three_percent_of_the_time_or_a_minute(
     module.compute_loss = lambda tokens, targets: module.model(tokens).sum()
     module.make_optimizer = lambda model: torch.optim.AdamW(model.parameters())
     hardware = choose_hardware("cpu", "fp32", False, 1)
-    assert timing.seconds_of_step(module, hardware, seconds=seconds) == 1
+    assert timing.seconds_of_step(module, hardware, seconds=seconds) == (1, 1)
     assert not list(ticks)
 
 
@@ -321,7 +379,7 @@ def test_the_batch_size_and_the_recomputing_of_the_user_are_measured(monkeypatch
     def times_of_steps(model, compute_loss, optimizer, **options):
         recomputes = "forward" in vars(model.blocks[0])  # recompute_activations replaces the method
         measured.append((options["batch_size"], recomputes))
-        return [1.0]
+        return [1.0], 0.0
 
     monkeypatch.setattr(search, "times_of_steps", times_of_steps)
     own = replace(TRAINER, batch_size=2, checkpoint_activations=True)

@@ -18,7 +18,7 @@ from pydantic import ValidationError
 from gptmini.hardware import Hardware
 from gptmini.model import GPT, GPTConfig, ModelSettings, new_gpt, training_loss
 from gptmini.training.budget.law import Text, n_block_weights, predicted_loss, sizes_for_width
-from gptmini.training.budget.timing import MEASURED_SHARE, times_of_steps
+from gptmini.training.budget.timing import MEASURED_SHARE, TooSlow, times_of_steps
 from gptmini.training.devices.batch_size import choose_batch_size
 from gptmini.training.devices.recomputing import recompute_activations
 from gptmini.training.trainer_settings import TrainerSettings, micro_steps
@@ -96,11 +96,11 @@ class Search:
     def candidates(self, text_of: Callable[[int], Text]) -> list[Candidate]:
         """Return candidates in order of increasing width. Stop after the first candidate that is not the best so far.
 
-        The search also stops at its time limit, and at a width that does not fit into memory. The function text_of
-        returns the size of the text for a width, because the vocabulary may depend on the width.
+        The search also stops at its time limit, and at a width that does not fit into memory or into the training time.
+        The function text_of returns the size of the text for a width, because the vocabulary may depend on the width.
 
         Raises pydantic.ValidationError if no width fits the values of the keys that are not open. Raises the error of
-        the full memory if no width fits into memory.
+        the full memory if no width fits into memory. Raises TooSlow if no width fits into the training time.
         """
         found = self._turn(text_of)
         for _ in range(TURNS - 1):
@@ -138,6 +138,10 @@ class Search:
                 found.append(self._candidate(text, config, n_weights))
             except (RuntimeError, MemoryError) as error:
                 if not found or not ran_out_of_memory(error):
+                    raise
+                break
+            except TooSlow:
+                if not found:
                     raise
                 break
             if best_of(found) is not found[-1]:
@@ -197,7 +201,10 @@ class Search:
         return {name: value for name, value in values.items() if self.is_open(f"{group}.{name}")}
 
     def _seconds_a_step(self, config: GPTConfig, trainer: TrainerSettings) -> float:
-        """Run a few optimizer steps of a new model. Return the seconds that the fastest step took."""
+        """Run a few optimizer steps of a new model. Return the seconds that the fastest step took.
+
+        The loss is not compiled, because compiling it for each model would take too long.
+        """
         model = new_gpt(config, seed=0)
         hardware = self.hardware_for(config.d_model)
         batch_size = trainer.batch_size
@@ -214,7 +221,7 @@ class Search:
         if trainer.checkpoint_activations:
             recompute_activations(model)
 
-        times = times_of_steps(
+        times, _ = times_of_steps(
             model.to(hardware.device),
             partial(training_loss, model),
             self.make_optimizer(model),
@@ -223,6 +230,7 @@ class Search:
             is_bf16=hardware.precision != "fp32",
             least=0.0,
             most=min(MEASURED_SHARE * self.seconds, max(0.0, self._seconds_left())),
+            limit=self.seconds - (time.monotonic() - self.began),
         )
         return min(times)
 

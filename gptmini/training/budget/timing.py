@@ -3,14 +3,18 @@
 import math
 import statistics
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
 
+from gptmini.data.batches import split_windows
+from gptmini.data.store import TokenStore
 from gptmini.hardware import Hardware, clock
 from gptmini.model import GPT
 from gptmini.settings import MIN_VALIDATIONS
 from gptmini.training.module import GPTModule
+from gptmini.training.trainer_settings import TrainerSettings
 
 # Seconds that a run needs in addition to its steps and validations. They pass before the command starts its clock, and
 # at the end of the run.
@@ -33,6 +37,17 @@ CHOSEN_SHARE = 0.03
 CHOSEN_SECONDS = 60.0
 
 
+class TooSlow(Exception):
+    """An exception that ends a measurement, because the time is too short for one optimizer step.
+
+    The attribute seconds is a lower limit of the seconds that a step takes. It is 0 if the warm-up took all the time.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__()
+        self.seconds = seconds
+
+
 def times_of_steps(
     model: GPT,
     compute_loss: Callable[[Tensor, Tensor], Tensor],
@@ -43,8 +58,13 @@ def times_of_steps(
     is_bf16: bool,
     least: float,
     most: float,
-) -> list[float]:
-    """Measure a few optimizer steps after a warm-up, and return the seconds that each step takes.
+    limit: float = math.inf,
+    is_compiled: bool = False,
+) -> tuple[list[float], float]:
+    """Measure a few optimizer steps after a warm-up.
+
+    Return the seconds that each step takes, and the seconds of the warm-up. The warm-up creates the optimizer's state
+    and compiles the loss, so its seconds do not count for any step.
 
     A step of many micro-steps could take minutes. So run only two micro-steps per step: the first, and the last with
     the optimizer's update. All micro-steps before the last take as long as the first:
@@ -59,22 +79,27 @@ def times_of_steps(
         n_micro_steps: micro-steps per optimizer step.
         is_bf16: whether to use autocast with bfloat16.
         least: minimum number of seconds to measure. At least MEASURED_STEPS steps are measured, too.
-        most: number of seconds, including the warm-up, after which no other step starts. At least one step is measured,
-            even if it takes longer.
+        most: number of seconds after which no other step starts. At least one step is measured, even if it takes
+            longer.
+        limit: number of seconds for the measurement and one step.
+        is_compiled: whether compute_loss is compiled. Its code only suits micro-steps of batch_size sequences.
+
+    Raises TooSlow as soon as it is certain that the limit is too short.
     """
     device = model.embedding.weight.device
-    shape = (batch_size, model.config.context_length)
-    tokens = torch.randint(model.config.vocab_size, shape, device=device)
+    # Tokens and targets are slices of windows, as in a run. Compiled code depends on the strides of the tensors.
+    shape = (batch_size, model.config.context_length + 1)
+    windows = torch.randint(model.config.vocab_size, shape, device=device)  # (B, T + 1)
     autocast = torch.autocast(device.type, torch.bfloat16, enabled=is_bf16)
     model.train()
 
-    def micro_step() -> None:
+    def micro_step(windows: Tensor = windows) -> None:
         with autocast:
-            loss = compute_loss(tokens, tokens)
+            loss = compute_loss(*split_windows(windows))
         (loss / n_micro_steps).backward()
 
-    def last_micro_step() -> None:
-        micro_step()
+    def last_micro_step(windows: Tensor = windows) -> None:
+        micro_step(windows)
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
@@ -84,15 +109,20 @@ def times_of_steps(
         work()
         return clock(device.type) - began
 
+    # One sequence is enough for a warm-up. A micro-step of a large model on a CPU can take longer than a short run.
+    warmed_on = windows if is_compiled else windows[:1]  # (B, T + 1) or (1, T + 1)
+    warm_up = seconds_of(partial(last_micro_step, warmed_on))
+
     times: list[float] = []
-    # Seconds that the warm-up and each measurement took.
-    spent = [seconds_of(last_micro_step)]
-    while not times or (sum(spent) < most and not has_enough(spent[1:], least)):
+    spent: list[float] = []  # seconds of each measurement
+    while not times or (sum(spent) < most and not has_enough(spent, least)):
         first = seconds_of(micro_step) if n_micro_steps > 1 else 0.0
+        if not times and warm_up + first + n_micro_steps * first > limit:
+            raise TooSlow(n_micro_steps * first)
         last = seconds_of(last_micro_step)
         times.append((n_micro_steps - 1) * first + last)
         spent.append(first + last)
-    return times
+    return times, warm_up
 
 
 def has_enough(times: Sequence[float], least: float) -> bool:
@@ -100,8 +130,13 @@ def has_enough(times: Sequence[float], least: float) -> bool:
     return len(times) >= MEASURED_STEPS and sum(times) >= least
 
 
-def seconds_of_step(module: GPTModule, hardware: Hardware, *, seconds: float) -> float:
-    """Measure optimizer steps on one device, and return the median number of seconds that a step takes.
+def seconds_of_step(
+    module: GPTModule, hardware: Hardware, *, seconds: float, limit: float = math.inf
+) -> tuple[float, float]:
+    """Measure optimizer steps on one device.
+
+    Return the median number of seconds that a step takes, and the seconds of the warm-up. The warm-up compiles the loss
+    if the module does so. A later module with the same settings uses the compiled code.
 
     This function trains the model of the module on random tokens; discard the module afterwards.
 
@@ -110,11 +145,14 @@ def seconds_of_step(module: GPTModule, hardware: Hardware, *, seconds: float) ->
         hardware: the device and the precision of the run.
         seconds: planned time of the run. Measure for the fraction CHOSEN_SHARE of this time, but for at most
             CHOSEN_SECONDS. Start no step after the fraction MEASURED_SHARE of this time.
+        limit: number of seconds for the measurement and one step.
+
+    Raises TooSlow as soon as it is certain that the limit is too short.
     """
     settings = module.settings
     model = module.model.to(hardware.device)
 
-    times = times_of_steps(
+    times, warm_up = times_of_steps(
         model,
         module.compute_loss,
         module.make_optimizer(model),
@@ -123,8 +161,16 @@ def seconds_of_step(module: GPTModule, hardware: Hardware, *, seconds: float) ->
         is_bf16=hardware.precision == "bf16",
         least=min(CHOSEN_SHARE * seconds, CHOSEN_SECONDS),
         most=MEASURED_SHARE * seconds,
+        limit=limit,
+        is_compiled=module.compiles,
     )
-    return statistics.median(times)
+    return statistics.median(times), warm_up
+
+
+def n_validation_tokens(store: TokenStore, settings: TrainerSettings) -> int:
+    """Return the number of tokens per validation."""
+    n_tokens = store.n_tokens("val")
+    return min(n_tokens, settings.val_tokens or n_tokens)
 
 
 def seconds_of_validation(seconds_a_step: float, *, tokens_a_step: int, n_val_tokens: int) -> float:
