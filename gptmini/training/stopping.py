@@ -1,5 +1,6 @@
 """Stop a run before its last step. A signal, the time limit, or too many bad steps in a row can stop a run."""
 
+import functools
 import os
 import signal
 import threading
@@ -15,6 +16,7 @@ import lightning as L
 import torch
 
 from gptmini.runs import has_checkpoint
+from gptmini.training.budget import timing
 from gptmini.training.loggers.logger import log, print_line
 from gptmini.training.module import GPTModule
 from gptmini.training.step_reports import StepReport
@@ -28,9 +30,9 @@ SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2")
 
 
 class Stop(SystemExit):
-    """An exception that Stopping raises to end a run between two steps. It is caught outside the training loop.
+    """An exception that Stopping raises to end a run on a signal. It is caught outside the training loop.
 
-    The attribute number is the number of the signal. 0 means that the time limit stopped the run.
+    The attribute number is the number of the signal.
     """
 
     def __init__(self, number: int) -> None:
@@ -64,7 +66,11 @@ class StopReason:
 
 
 class Stopping(L.Callback):
-    """A callback that ends a run between two steps by raising Stop, on a signal or at the time limit.
+    """A callback that ends a run between two steps, on a signal or at the time limit.
+
+    On a signal, this callback raises Stop, so the step is saved immediately. At the time limit, the run validates its
+    last step, too. This callback therefore ends the run while the time is enough for a validation, but not for another
+    step before it. A time limit that is shorter than this still allows one step and its validation.
 
     A Ctrl-C after an earlier signal raises KeyboardInterrupt immediately. If the launcher of a rank has ended, the rank
     ends as if it had received SIGTERM. A step with a non-finite loss or gradient is a bad step. The optimizer skips bad
@@ -81,6 +87,15 @@ class Stopping(L.Callback):
             self.deadline = time.monotonic() + max_seconds
         self.max_bad_steps = max_bad_steps
         self.signal = 0  # number of the first signal received; 0: no signal
+        self.late = False  # whether the run ends because of the time limit
+        self._step = 0  # number of the current step
+        self._step_began: float | None = None
+        # Seconds of the latest step; None until the second step ends. The first step of a process may compile code.
+        self._seconds_a_step: float | None = None
+        self._is_warm = False  # whether this process has done a step
+        self._validation_began: float | None = None  # None outside a validation
+        # Seconds of the latest validation, including its samples and its checkpoints; None before the first validation.
+        self._seconds_of_validation: float | None = None
         self._handlers_before: dict[int, Any] = {}  # signal handlers that were set before the run
         # Number of the process that started this rank; None for a run with one process.
         self._parent: int | None = None
@@ -95,7 +110,6 @@ class Stopping(L.Callback):
         except Stop as stop:
             return StopReason(
                 signal=stop.number,
-                late=not stop.number,
                 between_steps=True,
                 call_original_handler=self._pass_on,
             )
@@ -105,6 +119,15 @@ class Stopping(L.Callback):
             # On a second Ctrl-C, Lightning raises SystemExit. It also raises SystemExit if a SIGTERM arrives before
             # on_train_start.
             return StopReason(signal=self.signal)
+
+        if self.late:
+            # A signal may have arrived during the last validation.
+            return StopReason(
+                signal=self.signal,
+                late=not self.signal,
+                between_steps=True,
+                call_original_handler=self._pass_on,
+            )
         return StopReason()
 
     @contextmanager
@@ -146,7 +169,7 @@ class Stopping(L.Callback):
 
         The module combines the requests of all ranks, because all ranks must stop together.
         """
-        pl_module.stop_request = self._own_request
+        pl_module.stop_request = functools.partial(self._own_request, pl_module)
         self._parent = os.getppid() if trainer.world_size > 1 else None
 
     def on_train_start(self, trainer: L.Trainer, pl_module: GPTModule) -> None:
@@ -155,14 +178,27 @@ class Stopping(L.Callback):
         Do not check the time limit here, so that every run does at least one step.
         """
         self._install_handlers()
-        number, _ = self._own_request()
+        number, _ = self._own_request(pl_module)
 
         # All ranks stop before the first step if any rank received a signal.
         if trainer.world_size > 1:
             device = trainer.strategy.root_device
             asked = torch.tensor(number, dtype=torch.float32, device=device)
             number = int(trainer.strategy.reduce(asked, reduce_op="max"))
-        _stop_if(number, late=False)
+        _stop_if(number)
+
+    def on_train_batch_start(
+        self, trainer: L.Trainer, pl_module: GPTModule, batch: object, batch_idx: int
+    ) -> None:
+        """Start to time a step before its first micro-step. If a validation came before the step, end its time."""
+        if batch_idx % trainer.accumulate_grad_batches != 0:
+            return
+        now = time.monotonic()
+        if self._validation_began is not None:
+            self._seconds_of_validation = now - self._validation_began
+            self._validation_began = None
+        self._step_began = now
+        self._step = trainer.global_step + 1
 
     def on_train_batch_end(
         self,
@@ -176,10 +212,14 @@ class Stopping(L.Callback):
         step_done = (batch_idx + 1) % trainer.accumulate_grad_batches == 0
         if not step_done:
             return
+        assert self._step_began is not None  # on_train_batch_start has set it
+        if self._is_warm:
+            self._seconds_a_step = time.monotonic() - self._step_began
+        self._is_warm = True
 
         # All ranks must stop after the same step. The report of a step contains the stop requests of all ranks.
         if trainer.world_size == 1:
-            number, late = self._own_request()
+            number, late = self._own_request(pl_module)
         elif pl_module.step_reports.latest is not None:
             number = pl_module.step_reports.latest.signal
             late = pl_module.step_reports.latest.late
@@ -190,35 +230,61 @@ class Stopping(L.Callback):
         if number or late:
             pl_module.step_reports.wait()
         self._report_bad_steps(trainer, pl_module)
-        _stop_if(number, late=late)
+        _stop_if(number)
+        if late and trainer.global_step < trainer.max_steps:
+            self.late = True
+            trainer.should_stop = True  # Lightning then validates this step and ends the run
 
     def on_validation_start(self, trainer: L.Trainer, pl_module: GPTModule) -> None:
         """Report bad steps before a validation, because the run ends after the last validation."""
+        self._validation_began = time.monotonic()
         pl_module.step_reports.wait()
         self._report_bad_steps(trainer, pl_module)
 
     def on_validation_batch_end(
         self, trainer: L.Trainer, pl_module: GPTModule, *batch: object
     ) -> None:
-        """Stop inside a validation, on a signal or at the time limit. A resumed run repeats the validation.
+        """Stop inside a validation on a signal. A resumed run repeats the validation.
 
         A run with several ranks does not stop inside a validation, because its ranks may have different numbers of
         batches.
         """
         if trainer.world_size == 1:
-            number, late = self._own_request()
-            _stop_if(number, late=late)
+            number, _ = self._own_request(pl_module)
+            _stop_if(number)
 
-    def _own_request(self) -> tuple[int, bool]:
+    def _own_request(self, pl_module: GPTModule) -> tuple[int, bool]:
         """Return the stop request of this process.
 
-        The request is the number of the signal (0: no signal), and whether the process has reached the time limit.
+        The request is the number of the signal (0: no signal), and whether the time that is left is too short for
+        another step and a validation. Inside a validation, it is whether the process has reached the time limit.
         """
         is_orphan = self._parent is not None and os.getppid() != self._parent
         if is_orphan and not self.signal:
             self.signal = signal.SIGTERM
-        late = self.deadline is not None and time.monotonic() >= self.deadline
+        late = False
+        if self.deadline is not None:
+            late = time.monotonic() + self._seconds_needed(pl_module) >= self.deadline
         return self.signal, late
+
+    def _seconds_needed(self, pl_module: GPTModule) -> float:
+        """Return the estimated seconds until the run can end with a validated step if it does one more step.
+
+        Return 0 inside a validation, and while the time of a step is unknown.
+        """
+        if self._seconds_a_step is None or self._validation_began is not None:
+            return 0.0
+        settings = pl_module.settings
+        of_validation = self._seconds_of_validation
+        if of_validation is None:
+            of_validation = timing.seconds_of_validation(
+                self._seconds_a_step,
+                tokens_a_step=settings.global_batch_size * pl_module.model.config.context_length,
+                n_val_tokens=timing.n_validation_tokens(pl_module.store, settings),
+            )
+        # The validation of the current step, if it is due, comes before the next step.
+        n_validations = 2 if settings.validation_due(self._step) else 1
+        return self._seconds_a_step + n_validations * of_validation
 
     def _install_handlers(self) -> None:
         for number in self._handlers_before:
@@ -277,7 +343,7 @@ def stop_signals() -> list[signal.Signals]:
     return [number for number in known if signal.getsignal(number) != signal.SIG_IGN]
 
 
-def _stop_if(number: int, *, late: bool) -> None:
-    """Raise Stop if number is the number of a signal (0: no signal), or if the time limit is reached."""
-    if number or late:
+def _stop_if(number: int) -> None:
+    """Raise Stop if number is the number of a signal (0: no signal)."""
+    if number:
         raise Stop(number)

@@ -25,8 +25,10 @@ class Saying:
         self.lines.append(line)
 
 
-def validate(callback, losses, first_step=0, train=TRAIN, callbacks=()):
+def validate(callback, losses, first_step=0, train=TRAIN, callbacks=(), not_due=None):
     """Pass validation losses to the callback, ten steps apart.
+
+    The argument not_due is a step whose validation is outside the interval.
 
     The argument train is the training loss, or a list with the training loss before each validation. Return the printed
     lines and the step at which the callback has ended the run, or None.
@@ -43,7 +45,8 @@ def validate(callback, losses, first_step=0, train=TRAIN, callbacks=()):
             accumulate_grad_batches=2,
         )
         evaluation = SimpleNamespace(loss=loss, standard_error=ERROR)
-        module = SimpleNamespace(latest_evaluation=evaluation)
+        settings = SimpleNamespace(validation_due=lambda step: step != not_due)
+        module = SimpleNamespace(latest_evaluation=evaluation, settings=settings)
 
         # Two steps of two micro-steps each, 0.5 above and below the mean. Then a skipped step, which must not count.
         for step_loss, not_finite in ((train_loss + 0.5, 0.0), (train_loss - 0.5, 0.0), (1e9, 1.0)):
@@ -93,6 +96,15 @@ def test_early_stopping_ends_a_run_that_overfits(losses, train, third):
     lines, step = validate(callback, losses, train=train)
     assert (lines, step) == ([], None if third is None else 10 * third)
     assert ("above 2.0000 (step " in callback.stopping_reason_message) == (third is not None)
+
+
+def test_a_validation_outside_the_interval_does_not_count():
+    """The time limit adds a validation after step 30."""
+    losses = [3.0, 2.0, 1.9, 9.0, 2.2, 2.3]
+    _, step = validate(EarlyStopping(patience=2), losses, not_due=30)
+    assert step == 50
+    _, step = validate(EarlyStopping(patience=2), losses)
+    assert step == 40
 
 
 @pytest.mark.parametrize(
@@ -145,7 +157,9 @@ def test_a_validation_before_the_first_step_counts_as_the_lowest_loss_only():
     callback = EarlyStopping(patience=1)
     trainer = SimpleNamespace(loggers=[], global_step=0, should_stop=False)
     evaluation = SimpleNamespace(loss=2.0, standard_error=ERROR)
-    callback.on_validation_end(trainer, SimpleNamespace(latest_evaluation=evaluation))
+    settings = SimpleNamespace(validation_due=lambda step: True)
+    module = SimpleNamespace(latest_evaluation=evaluation, settings=settings)
+    callback.on_validation_end(trainer, module)
     assert not trainer.should_stop
     assert validate(callback, [2.1], first_step=10) == ([], 10)
 

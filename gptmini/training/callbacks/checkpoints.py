@@ -75,7 +75,10 @@ class RunCheckpoints(L.Callback):
     ) -> None:
         """Save last.ckpt if the step is due. Do not save inside a step, or between a step and its validation."""
         step_done = (batch_idx + 1) % trainer.accumulate_grad_batches == 0
-        if step_done and not pl_module.settings.validation_due(trainer.global_step):
+        is_due = pl_module.settings.validation_due(trainer.global_step)
+        # A run that a callback ends validates its last step, too.
+        validation_follows = is_due or trainer.should_stop
+        if step_done and not validation_follows:
             self._save_at_interval(trainer, pl_module)
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: GPTModule) -> None:
@@ -103,7 +106,7 @@ class RunCheckpoints(L.Callback):
     def on_exception(
         self, trainer: L.Trainer, pl_module: GPTModule, exception: BaseException
     ) -> None:
-        """Save last.ckpt if Stopping ends the run."""
+        """Save last.ckpt if a signal ends the run."""
         if isinstance(exception, Stop):
             self._save_at_end(trainer)
 

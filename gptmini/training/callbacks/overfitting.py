@@ -76,7 +76,13 @@ class Overfitting(L.Callback):
         self._n_steps = self._n_steps + is_applied
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: GPTModule) -> None:
-        """Count a validation, and act after `patience` validations in a row that show overfitting."""
+        """Count a validation, and act after `patience` validations in a row that show overfitting.
+
+        Do not count a validation outside the interval, such as the validation at the time limit. So a resumed run
+        detects overfitting at the same step as an uninterrupted run.
+        """
+        if not pl_module.settings.validation_due(trainer.global_step):
+            return
         n_steps = int(self._n_steps)
         train_loss = float(self._train_losses) / n_steps if n_steps else None
         self._train_losses = 0.0

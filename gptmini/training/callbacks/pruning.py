@@ -34,7 +34,13 @@ class Pruning(L.Callback):
             self._trial = PrunedTrial(run)
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: GPTModule) -> None:
-        """Report a validation. A pruned run ends after this step, and the step is saved."""
+        """Report a validation. A pruned run ends after this step, and the step is saved.
+
+        Do not report a validation outside the interval, such as the validation at the time limit, because other runs
+        have no validation at this step.
+        """
+        if not pl_module.settings.validation_due(trainer.global_step):
+            return
         is_pruned = False
         if self._trial is not None:
             evaluation = pl_module.latest_evaluation

@@ -53,8 +53,21 @@ def steps(folder, tag):
     return [step for step, _ in curves(folder)[tag]]
 
 
-def assert_same(folder, other):
-    """Assert equal bits of weights, optimizer state and best; and equal curves, samples and configuration."""
+def without_validation(points, step):
+    """Return the points without the points of a validation after this step."""
+    return {
+        tag: [
+            point for point in values if point[0] != step or tag.startswith(("train/", "weights/"))
+        ]
+        for tag, values in points.items()
+    }
+
+
+def assert_same(folder, other, also_validated=None):
+    """Assert equal bits of weights, optimizer state and best; and equal curves, samples and configuration.
+
+    The first run may also have a validation after the step also_validated.
+    """
     for name in ("last", "best"):
         one = last(folder, name)
         two = last(other, name)
@@ -70,9 +83,15 @@ def assert_same(folder, other):
                 assert torch.equal(value, moments[key]), (i, key)
 
     drawn = curves(folder)
-    assert drawn == curves(other)
     logged = rows(folder)
-    assert logged == rows(other)
+    if also_validated is not None:
+        assert also_validated in [step for step, _ in drawn["val/loss"]]
+    assert without_validation(drawn, also_validated) == without_validation(
+        curves(other), also_validated
+    )
+    assert without_validation(logged, also_validated) == without_validation(
+        rows(other), also_validated
+    )
     for tag in ("train/loss", "val/loss", "val/gap", "weights/grad_norm"):
         assert logged[tag] == drawn[tag]
     assert [step for step, _ in logged["samples"]] == [step for step, _ in logged["val/loss"]]

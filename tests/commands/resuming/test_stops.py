@@ -57,7 +57,7 @@ def test_a_stop_saves_its_step_says_how_to_go_on_and_changes_nothing(
     assert last(newest())["global_step"] == step
 
     assert resume(run=said[1]).code == 0
-    assert_same(newest(), reference)
+    assert_same(newest(), reference, also_validated=4 if name == "time" else None)
 
 
 def test_a_signal_ends_samples_between_two_tokens(begin):
