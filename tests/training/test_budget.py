@@ -295,7 +295,7 @@ def test_each_width_is_measured_in_the_precision_of_its_run(monkeypatch):
 
     def times(model, *arguments, **options):
         is_bf16[model.config.d_model] = options["is_bf16"]
-        return [1e-3]
+        return [1e-3], 0.0
 
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: True)
     monkeypatch.setattr(search, "times_of_steps", times)
