@@ -196,16 +196,6 @@ def test_the_loss_is_compiled_once_whatever_validation_and_samples_do(
     assert not counters["recompile_limit"]
 
 
-@pytest.mark.slow
-def test_more_runs_of_other_shapes_than_torch_keeps_are_compiled_in_one_process(train, monkeypatch):
-    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
-    monkeypatch.setattr(torch._dynamo.config, "recompile_limit", 2)
-    for i in range(3):
-        sizes = {"d_model": 8 + 4 * i, "n_layers": 1, "n_heads": 2}
-        trainer = train(sizes=sizes, compile=True, max_steps=1)
-        assert trainer.global_step == 1
-
-
 @pytest.mark.parametrize("kind", ["gpt2", "modern"])
 def test_bf16_trains_float32_weights_to_nearly_the_loss_of_float32(train, kind):
     losses = {}
