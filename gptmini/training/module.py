@@ -71,7 +71,7 @@ class GPTModule(L.LightningModule):
     # 1.0 if the step is skipped because the loss or the gradient of some rank is not finite; otherwise 0.0.
     not_finite: Tensor
     # The combined stop request of all ranks, (2,). The first value is the number of the signal. The second value is 1
-    # if the time limit is reached. Both values are 0 if the run has a single rank.
+    # if the time limit must end the run. Both values are 0 if the run has a single rank.
     _request: Tensor
 
     def __init__(
@@ -100,7 +100,7 @@ class GPTModule(L.LightningModule):
         self.parameters_by_name = dict(model.named_parameters())
 
         # Returns the stop request of this rank. The request is the number of the signal (0: no signal), and whether
-        # the rank has reached its time limit.
+        # the time limit must end the run.
         self.stop_request: Callable[[], tuple[int, bool]] = lambda: (0, False)
         self.evaluation: Evaluation | None = None  # result of the latest validation
 

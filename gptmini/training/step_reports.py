@@ -19,7 +19,7 @@ class StepReport:
     loss: float  # mean loss over the micro-steps of the step, in nats per token
     grad_norm: float  # norm of the full gradient before clipping
     signal: int  # number of a signal that some rank received; 0: no signal
-    late: bool  # whether some rank reached its time limit
+    late: bool  # whether the time of some rank is too short for another step and a validation
     bad_steps: int  # number of bad steps of the run, including this step
     bad_steps_in_a_row: int  # number of bad steps since the last good step, including this step
 

@@ -1,6 +1,5 @@
 """Stop a run before its last step. A signal, the time limit, or too many bad steps in a row can stop a run."""
 
-import functools
 import os
 import signal
 import threading
@@ -8,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -19,7 +19,7 @@ from gptmini.runs import has_checkpoint
 from gptmini.training.budget import timing
 from gptmini.training.loggers.logger import log, print_line
 from gptmini.training.module import GPTModule
-from gptmini.training.step_reports import StepReport
+from gptmini.training.step_reports import LATE_FROM, StepReport
 from gptmini.user_error import UserError
 
 # Number of windows in the line about a bad step. Eight windows are enough to find the text, and they fit into one line.
@@ -68,9 +68,9 @@ class StopReason:
 class Stopping(L.Callback):
     """A callback that ends a run between two steps, on a signal or at the time limit.
 
-    On a signal, this callback raises Stop, so the step is saved immediately. At the time limit, the run validates its
-    last step, too. This callback therefore ends the run while the time is enough for a validation, but not for another
-    step before it. A time limit that is shorter than this still allows one step and its validation.
+    On a signal, this callback raises Stop, so the step is saved immediately. At the time limit, the run also validates
+    its last step. Therefore this callback ends the run as soon as another step and a validation would not fit. Every
+    run does at least one step and validates it.
 
     A Ctrl-C after an earlier signal raises KeyboardInterrupt immediately. If the launcher of a rank has ended, the rank
     ends as if it had received SIGTERM. A step with a non-finite loss or gradient is a bad step. The optimizer skips bad
@@ -90,7 +90,7 @@ class Stopping(L.Callback):
         self.late = False  # whether the run ends because of the time limit
         self._step = 0  # number of the current step
         self._step_began: float | None = None
-        # Seconds of the latest step; None until the second step ends. The first step of a process may compile code.
+        # Seconds of the latest step; None before the first step. The first step does not count if it compiles code.
         self._seconds_a_step: float | None = None
         self._is_warm = False  # whether this process has done a step
         self._validation_began: float | None = None  # None outside a validation
@@ -120,7 +120,10 @@ class Stopping(L.Callback):
             # on_train_start.
             return StopReason(signal=self.signal)
 
-        if self.late:
+        # A callback such as EarlyStopping may have ended the run in the last validation.
+        callbacks = trainer.callbacks  # pyrefly: ignore[missing-attribute]
+        is_ended = any(getattr(callback, "stopping_reason_message", "") for callback in callbacks)
+        if self.late and not is_ended:
             # A signal may have arrived during the last validation.
             return StopReason(
                 signal=self.signal,
@@ -169,7 +172,7 @@ class Stopping(L.Callback):
 
         The module combines the requests of all ranks, because all ranks must stop together.
         """
-        pl_module.stop_request = functools.partial(self._own_request, pl_module)
+        pl_module.stop_request = partial(self._own_request, pl_module)
         self._parent = os.getppid() if trainer.world_size > 1 else None
 
     def on_train_start(self, trainer: L.Trainer, pl_module: GPTModule) -> None:
@@ -213,7 +216,7 @@ class Stopping(L.Callback):
         if not step_done:
             return
         assert self._step_began is not None  # on_train_batch_start has set it
-        if self._is_warm:
+        if self._is_warm or not pl_module.compiles:
             self._seconds_a_step = time.monotonic() - self._step_began
         self._is_warm = True
 
@@ -257,7 +260,7 @@ class Stopping(L.Callback):
         """Return the stop request of this process.
 
         The request is the number of the signal (0: no signal), and whether the time that is left is too short for
-        another step and a validation. Inside a validation, it is whether the process has reached the time limit.
+        another step and a validation. Inside a validation, the second value says whether the time limit has passed.
         """
         is_orphan = self._parent is not None and os.getppid() != self._parent
         if is_orphan and not self.signal:
@@ -282,9 +285,13 @@ class Stopping(L.Callback):
                 tokens_a_step=settings.global_batch_size * pl_module.model.config.context_length,
                 n_val_tokens=timing.n_validation_tokens(pl_module.store, settings),
             )
+        # A GPU runs one step behind the host. The ranks of several GPUs read a request to stop two steps later.
+        n_steps = 1
+        if pl_module.device.type in LATE_FROM:
+            n_steps = 2 if pl_module.trainer.world_size == 1 else 4
         # The validation of the current step, if it is due, comes before the next step.
         n_validations = 2 if settings.validation_due(self._step) else 1
-        return self._seconds_a_step + n_validations * of_validation
+        return n_steps * self._seconds_a_step + n_validations * of_validation
 
     def _install_handlers(self) -> None:
         for number in self._handlers_before:

@@ -5,6 +5,7 @@ import time
 
 import lightning as L
 import pytest
+from lightning.pytorch.callbacks import EarlyStopping
 
 from gptmini.runs import find_training_state
 from gptmini.training.callbacks.checkpoints import RunCheckpoints, Stop
@@ -61,6 +62,34 @@ def test_a_run_validates_its_last_step_within_the_time_limit(
     (tmp_path / "config.yaml").write_text("")
     state, _ = find_training_state(tmp_path)
     assert (state.step, state.validated_step) == (last_step, last_step)
+
+
+def test_a_gpu_that_runs_one_step_behind_the_host_gets_the_time_of_another_step(
+    train, clock, monkeypatch
+):
+    monkeypatch.setattr("gptmini.training.stopping.LATE_FROM", ("cpu",))
+    trainer = train(max_steps=100, val_every_steps=4, callbacks=[Stopping(20, 3), clock])
+    # After step 9, two steps and a validation would end at 15 + 2 + 3 = 20 s.
+    assert (trainer.global_step, clock.now) == (9, 18)
+
+
+def test_a_callback_that_ends_the_run_at_the_time_limit_is_the_reason(train, tmp_path, clock):
+    stop = EarlyStopping(monitor="val/loss", patience=1, min_delta=100.0)
+    stopping = Stopping(17.5, 3)
+    reasons = []
+    fit = L.Trainer.fit
+
+    def until_stopped(trainer, module, data):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(L.Trainer, "fit", fit)
+            reasons.append(stopping.fit_until_stopped(trainer, module, data))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(L.Trainer, "fit", until_stopped)
+        trainer = train(max_steps=100, val_every_steps=4, callbacks=[stopping, clock, stop])
+    assert (stopping.late, trainer.global_step) == (True, 8)
+    assert stop.stopping_reason_message
+    assert reasons[0].stopped_by is None
 
 
 def test_a_run_that_ends_in_time_does_not_stop(train, clock):

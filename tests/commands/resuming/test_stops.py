@@ -1,4 +1,4 @@
-"""A run stopped by a signal or its time limit saves its step, prints how to resume, and resumes without a trace."""
+"""A run stopped by a signal or its time limit saves its step, prints how to resume, and resumes exactly."""
 
 import os
 import pty
