@@ -28,7 +28,15 @@ PROBE = (
     "İstanbul ǅ e\u0301 日本語 한국어 ไทย \U0001f642 \u200d\U0001f469 \x00\x01\x1c\x85\xa0\u2028\u3000 <|endoftext|> "
     "__init__ a_b-c\ufeff\ud7ff\U0010ffff  "
     + "".join(
-        map(chr, [*range(0x800), *range(0x800, 0xD800, 0x800), *range(0x10000, 0x110000, 0x10000)])
+        map(
+            chr,
+            [
+                *range(0x800),
+                *range(0x800, 0xD800, 0x800),
+                *range(0xE000, 0x10000, 0x800),
+                *range(0x10000, 0x110000, 0x10000),
+            ],
+        )
     )
 )
 

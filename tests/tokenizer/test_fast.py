@@ -182,8 +182,9 @@ def without_byte(value):
         (with_added("", id=3), "the x"),
         (without_byte(0x4D), "MM"),
         (without_byte(0xD5), "\u0541\u0541"),
+        (without_byte(0xEE), "\ue000\ue000"),
     ],
-    ids=["token with a space", "empty token", "no byte 4D", "no byte D5"],
+    ids=["token with a space", "empty token", "no byte 4D", "no byte D5", "no byte EE"],
 )
 def test_a_strange_tokenizer_keeps_its_ids(tree, text):
     peer = Tokenizer.from_str(json.dumps(tree))
