@@ -175,11 +175,12 @@ def choose_hardware(
 
 def _choose_precision(device: str, width: int) -> tuple[str, str]:
     """Return the precision for training a model of this width on a device, and the reason."""
+    kind = "CPU" if device == "cpu" else "GPU"
     if not _has_native_bf16(device):
-        return "fp32", f"bf16 is not native on this {'CPU' if device == 'cpu' else 'GPU'}"
+        return "fp32", f"bf16 is not known to be faster on this {kind}"
     if device == "cpu" and width < CPU_BF16_WIDTH:
-        return "fp32", f"on CPUs, bf16 is faster only from model.d_model={CPU_BF16_WIDTH}"
-    return "bf16", f"bf16 is native on this {'CPU' if device == 'cpu' else 'GPU'}"
+        return "fp32", f"on CPUs, auto means bf16 only from model.d_model={CPU_BF16_WIDTH}"
+    return "bf16", f"bf16 is native on this {kind}"
 
 
 def choose_dtype(dtype: str, device: str, n_weights: int) -> torch.dtype | None:

@@ -99,5 +99,6 @@ def add_device(parser: argparse.ArgumentParser) -> None:
         "--dtype",
         default="auto",
         choices=("auto", *DTYPES),
-        help="dtype of the weights; auto: bf16 where it is faster, otherwise the dtype in the checkpoint",
+        help="dtype of the weights; auto: bf16 on GPUs with bf16, and for large models on CPUs with bf16, "
+        "otherwise the dtype in the checkpoint",
     )

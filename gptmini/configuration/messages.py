@@ -40,7 +40,7 @@ HYDRA_MESSAGES = {
         "{0} is chosen twice; write {0}=NAME without a leading +, or override /{0}: NAME in a file"
     ),
 }
-# Keys of times. One requirement replaces those of a time as a number and of a time as a text.
+# Keys whose value is a time. TIME_RULE replaces pydantic's separate requirements for numbers and strings.
 TIMES = ("budget", "trainer.max_time")
 
 

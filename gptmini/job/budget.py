@@ -173,7 +173,7 @@ class BudgetChooser:
 
         seconds = self.deadline - time.monotonic()
         if module.compiles and trainer.n_ranks > 1:
-            # This process has compiled the loss of one device. The ranks of a run compile it again.
+            # Only this rank has compiled the loss. The other ranks compile it in their first step.
             seconds -= warm_up
         n_steps, val_every = timing.steps_that_fit(
             seconds,
@@ -183,7 +183,7 @@ class BudgetChooser:
             n_val_tokens=timing.n_validation_tokens(store, trainer),
         )
         if n_steps < 1:
-            raise self._too_slow(seconds_a_step)
+            raise self._too_slow(seconds_a_step if seconds > 0 else 0.0)
         self._apply({"trainer.max_steps": n_steps, "trainer.val_every_steps": val_every})
         return seconds_a_step
 

@@ -195,7 +195,7 @@ def gradient_norm(module: GPTModule) -> torch.Tensor:
 def measure_precision(table: Table, arguments: argparse.Namespace) -> None:
     """Measure a step of the bare loop in each precision, in turns, for models of five widths.
 
-    trainer.precision=auto takes bf16 on a CPU from the width on that gptmini.hardware.CPU_BF16_WIDTH names.
+    On a CPU, trainer.precision=auto means bf16 from the width gptmini.hardware.CPU_BF16_WIDTH.
     """
     n_steps = WARM_UP + arguments.precision_steps
     for width in WIDTHS:
