@@ -92,6 +92,8 @@ class Stopping(L.Callback):
         self._step_began: float | None = None
         # Seconds of the latest step; None before the first step. The first step does not count if it compiles code.
         self._seconds_a_step: float | None = None
+        # Seconds of the fastest step except the first; None before the second step.
+        self._fastest_step: float | None = None
         self._is_warm = False  # whether this process has done a step
         self._validation_began: float | None = None  # None outside a validation
         # Seconds of the latest validation, including its samples and its checkpoints; None before the first validation.
@@ -216,8 +218,11 @@ class Stopping(L.Callback):
         if not step_done:
             return
         assert self._step_began is not None  # on_train_batch_start has set it
+        seconds = time.monotonic() - self._step_began
         if self._is_warm or not pl_module.compiles:
-            self._seconds_a_step = time.monotonic() - self._step_began
+            self._seconds_a_step = seconds
+        if self._is_warm:
+            self._fastest_step = min(seconds, self._fastest_step or seconds)
         self._is_warm = True
 
         # All ranks must stop after the same step. The report of a step contains the stop requests of all ranks.
@@ -278,10 +283,11 @@ class Stopping(L.Callback):
         if self._seconds_a_step is None or self._validation_began is not None:
             return 0.0
         settings = pl_module.settings
-        of_validation = self._seconds_of_validation
-        if of_validation is None:
+        of_validation = self._seconds_of_validation or 0.0
+        if self._seconds_of_validation is None and self._fastest_step is not None:
+            # A validation takes as long as many steps, so one slow step must not count for it.
             of_validation = timing.seconds_of_validation(
-                self._seconds_a_step,
+                self._fastest_step,
                 tokens_a_step=settings.global_batch_size * pl_module.model.config.context_length,
                 n_val_tokens=timing.n_validation_tokens(pl_module.store, settings),
             )

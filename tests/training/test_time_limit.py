@@ -13,14 +13,16 @@ from gptmini.training.stopping import Stopping
 
 
 class Clock(L.Callback):
-    """Makes a step take one second and a validation three seconds."""
+    """Makes a step take one second, a slow step five seconds, and a validation three seconds."""
 
     def __init__(self, monkeypatch):
         self.now = 0.0
+        self.slow = ()  # numbers of slow steps
         monkeypatch.setattr(time, "monotonic", lambda: self.now)
 
     def on_train_batch_start(self, trainer, module, batch, batch_idx):
-        self.now += 1 / trainer.accumulate_grad_batches
+        seconds = 5 if trainer.global_step + 1 in self.slow else 1
+        self.now += seconds / trainer.accumulate_grad_batches
 
     def on_validation_start(self, trainer, module):
         self.now += 3
@@ -62,6 +64,13 @@ def test_a_run_validates_its_last_step_within_the_time_limit(
     (tmp_path / "config.yaml").write_text("")
     state, _ = find_training_state(tmp_path)
     assert (state.step, state.validated_step) == (last_step, last_step)
+
+
+def test_single_slow_steps_do_not_end_a_run_that_fits(train, clock):
+    clock.slow = (1, 3)
+    stopping = Stopping(25, 3)
+    trainer = train(max_steps=10, val_every_steps=10, callbacks=[stopping, clock])
+    assert (stopping.late, trainer.global_step, clock.now) == (False, 10, 21)
 
 
 def test_a_gpu_that_runs_one_step_behind_the_host_gets_the_time_of_another_step(
