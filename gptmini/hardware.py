@@ -33,8 +33,8 @@ DTYPES = {
     "fp64": torch.float64,
 }
 
-# The smallest width of a model that trains in bf16 by default on a CPU with instructions for bf16. On an AMD EPYC with
-# avx512_bf16, a step in fp32 takes as long as in bf16 at width 128, but 1.6 times as long at width 384.
+# The smallest width of a model that trains in bf16 by default on a CPU with instructions for bf16. Reported for an
+# AMD EPYC with avx512_bf16: a step in fp32 takes as long as in bf16 at width 128, but 1.6 times as long at width 384.
 CPU_BF16_WIDTH = 384
 # The smallest number of weights for sampling in bf16 by default on such a CPU. These weights do not fit into a cache in
 # fp32, so the speed of memory limits sampling. In bf16, the weights take half of the memory.

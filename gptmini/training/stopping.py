@@ -88,6 +88,8 @@ class Stopping(L.Callback):
         self.max_bad_steps = max_bad_steps
         self.signal = 0  # number of the first signal received; 0: no signal
         self.late = False  # whether the run ends because of the time limit
+
+        # Times for the time limit.
         self._step = 0  # number of the current step
         self._step_began: float | None = None
         # Seconds of the latest step; None before the first step. The first step does not count if it compiles code.
@@ -98,6 +100,8 @@ class Stopping(L.Callback):
         self._validation_began: float | None = None  # None outside a validation
         # Seconds of the latest validation, including its samples and its checkpoints; None before the first validation.
         self._seconds_of_validation: float | None = None
+
+        # Signals.
         self._handlers_before: dict[int, Any] = {}  # signal handlers that were set before the run
         # Number of the process that started this rank; None for a run with one process.
         self._parent: int | None = None
@@ -282,19 +286,25 @@ class Stopping(L.Callback):
         """
         if self._seconds_a_step is None or self._validation_began is not None:
             return 0.0
+
         settings = pl_module.settings
-        of_validation = self._seconds_of_validation or 0.0
-        if self._seconds_of_validation is None and self._fastest_step is not None:
+        if self._seconds_of_validation is not None:
+            of_validation = self._seconds_of_validation
+        elif self._fastest_step is None:
+            of_validation = 0.0  # unknown
+        else:
             # A validation takes as long as many steps, so one slow step must not count for it.
             of_validation = timing.seconds_of_validation(
                 self._fastest_step,
                 tokens_a_step=settings.global_batch_size * pl_module.model.config.context_length,
                 n_val_tokens=timing.n_validation_tokens(pl_module.store, settings),
             )
+
         # A GPU runs one step behind the host. The ranks of several GPUs read a request to stop two steps later.
         n_steps = 1
         if pl_module.device.type in LATE_FROM:
             n_steps = 2 if pl_module.trainer.world_size == 1 else 4
+
         # The validation of the current step, if it is due, comes before the next step.
         n_validations = 2 if settings.validation_due(self._step) else 1
         return n_steps * self._seconds_a_step + n_validations * of_validation
