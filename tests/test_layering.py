@@ -23,6 +23,7 @@ LAYERS = (
         "durations",
         "files",
         "hub_errors",
+        "printable",
         "settings",
         "untrusted",
         "user_error",

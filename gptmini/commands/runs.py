@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from gptmini.commands.arguments import print_resolved_run
 from gptmini.commands.mistakes import Parser, one_line_errors, path_argument, print_error
+from gptmini.printable import printable
 from gptmini.process import restore_gc_and_sigint
 from gptmini.user_error import UserError
 
@@ -160,8 +161,6 @@ def table_of(runs: "list[Overview]", *, is_short: bool = False) -> list[list[str
 
     A short table leaves out the causes that ended the runs, and the best losses, because it has bits per byte.
     """
-    from gptmini.report.tables import printable
-
     rows = [cells(run) for run in runs]
     left_out = set()
     if is_short:
@@ -266,7 +265,7 @@ def delete(paths: list[Path], *, is_sure: bool) -> None:
     Raises UserError, and deletes nothing, if a path is not a run, or if a process trains one of the runs.
     """
     from gptmini.report.overview import overview_of
-    from gptmini.report.tables import aligned, printable
+    from gptmini.report.tables import aligned
     from gptmini.runs import RUNS, delete_run, locked
 
     restore_gc_and_sigint()  # Ctrl-C releases the locks

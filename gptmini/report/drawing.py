@@ -15,7 +15,8 @@ from matplotlib import font_manager, rc_context
 from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
 
-from gptmini.report.tables import printable, visible
+from gptmini.printable import printable
+from gptmini.report.tables import visible
 
 FAINT = "#b8c0c8"  # for values behind their bold average
 FUTURE = "#eceff2"  # for positions that a token cannot attend to, and for grid lines

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from gptmini.key_table import keys_with
+from gptmini.printable import printable
 from gptmini.runs.metrics import STEP, Line, curves_of
 
 if TYPE_CHECKING:  # importing torch takes seconds
@@ -172,17 +173,6 @@ def aligned(rows: Sequence[Sequence[str]], *, justify: Callable = str.ljust) -> 
     """Return the rows of a table as lines with aligned columns. justify is str.ljust or str.rjust."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return ["  ".join(map(justify, row, widths)).rstrip() for row in rows]
-
-
-def printable(text: str) -> str:
-    """Return the text with escaped unprintable characters, so that a terminal does not execute control characters."""
-    shown = ""
-    for character in text:
-        if character.isprintable():
-            shown += character
-        else:
-            shown += character.encode("unicode_escape").decode()
-    return shown
 
 
 def visible(text: str) -> str:

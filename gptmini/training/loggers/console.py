@@ -15,7 +15,8 @@ from rich.progress import BarColumn, Progress, TextColumn
 from rich.text import Text
 
 from gptmini.durations import duration
-from gptmini.report.tables import aligned, printable
+from gptmini.printable import printable
+from gptmini.report.tables import aligned
 from gptmini.runs.metrics import STEP, Line, is_number, tags_of
 
 # Seconds between two plain progress lines. A user sees progress often, and the output stays short enough to read.
