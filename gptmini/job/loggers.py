@@ -73,6 +73,15 @@ def log_setup(
     from gptmini.training.loggers.logger import RunLogger
 
     plain = settings.stored
+    tables = {
+        "setup/config": config_table(plain),
+        "setup/model": model_table(module.model),
+        "setup/data": data_card(module.store),
+    }
+    # A resumed run logs only tables that have changed.
+    logged = {tag: line[tag] for line in run.lines for tag in tables if tag in line}
+    changed = {tag: rows for tag, rows in tables.items() if rows != logged.get(tag)}
+
     # Start the loggers of other libraries first. If such a logger fails, the run does not appear in TensorBoard or in
     # a report.
     for logger in sorted(loggers, key=lambda logger: isinstance(logger, RunLogger)):
@@ -82,9 +91,8 @@ def log_setup(
             logger.log_layout()
             logger.log_comparison(*comparison(plain, module.store, module.model, run.overrides))
         if isinstance(logger, RunLogger):
-            logger.log_table("setup/config", config_table(plain), 0)
-            logger.log_table("setup/model", model_table(module.model), 0)
-            logger.log_table("setup/data", data_card(module.store), 0)
+            for tag, rows in changed.items():
+                logger.log_table(tag, rows, run.step)
         logger.log_hyperparams(plain)
         logger.save()
 

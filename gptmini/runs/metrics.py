@@ -19,10 +19,12 @@ Numbers that are not finite are written as NaN, Infinity and -Infinity, as in Py
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from gptmini.files import flush_file, replacing
+from gptmini.untrusted import LARGEST_JSON
 from gptmini.user_error import UserError
 
 FILE = "metrics.jsonl"  # in the run's folder
@@ -33,9 +35,6 @@ TIME = "time"
 # Prefixes of the tags that every validation writes.
 VALIDATION = ("val/", "samples", "zoom/")
 
-# Prefix of the tags that a run writes again each time it starts or resumes.
-BEGINNING = "setup/"
-
 Line = dict[str, Any]  # the entries of one line, by tag
 Curves = dict[str, list[tuple[int, float]]]  # (step, value) points, by tag
 
@@ -44,14 +43,14 @@ def read_lines(folder: Path, *, having: str = "") -> list[Line]:
     """Return the parsed lines of a run's metrics.jsonl in order.
 
     Return an empty list if the file does not exist. Skip the last line if it does not end with a line break, because a
-    killed process may leave an incomplete line.
+    killed process may leave an incomplete line. Read line by line, because a sparse file can be larger than the memory.
 
     Args:
         folder: the run's folder.
         having: a tag. Lines without this tag are skipped before they are parsed. If the tag is empty, every line
             is read.
 
-    Raises UserError if a line is not a JSON object with the entry "step".
+    Raises UserError if a line is not a JSON object with the entry "step", or is too long.
     """
     path = folder / FILE
     if not path.is_file():
@@ -59,12 +58,14 @@ def read_lines(folder: Path, *, having: str = "") -> list[Line]:
 
     wanted = json.dumps(having).encode() if having else b""
     lines = []
-    for number, text in enumerate(path.read_bytes().split(b"\n")[:-1], start=1):
-        if wanted in text:
-            line = _parsed(text, folder, number)
-            # The bytes of the tag may also appear in a cell of a table, so look for the tag in the parsed line.
-            if not having or having in line:
-                lines.append(line)
+    with path.open("rb") as file:
+        for number, text in enumerate(iter(partial(file.readline, LARGEST_JSON), b""), start=1):
+            is_complete = text.endswith(b"\n") or len(text) == LARGEST_JSON
+            if is_complete and wanted in text:
+                line = _parsed(text, folder, number)
+                # The bytes of the tag may also appear in a cell of a table, so look for the tag in the parsed line.
+                if not having or having in line:
+                    lines.append(line)
     return lines
 
 
@@ -75,7 +76,7 @@ def _parsed(text: bytes, folder: Path, number: int) -> Line:
     """
     try:
         line = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         line = None
     if not isinstance(line, dict) or type(line.get(STEP)) is not int:
         raise UserError(
@@ -120,18 +121,17 @@ def picture_path(folder: Path, value: object) -> Path | None:
 def dropping_later_lines(folder: Path, step: int, *, validated: bool) -> Iterator[list[Line]]:
     """Remove the entries and pictures that a run will log again after it resumes at a step.
 
-    Remove all entries after the step from metrics.jsonl. Also remove the description of the run (tags with the prefix
-    setup/), and the validation at the step itself unless `validated` is True. Remove the pictures that no remaining
-    line names.
+    Remove all entries after the step from metrics.jsonl, and the validation at the step itself unless `validated` is
+    True. Remove the pictures that no remaining line names.
 
     Yields the remaining lines. The new file is written before the block runs. It replaces the old file after the block,
     so that an error in the block changes nothing.
     """
     remaining = []
     for line in read_lines(folder):
-        kept = {tag: value for tag, value in line.items() if not tag.startswith(BEGINNING)}
+        kept = line
         if line[STEP] == step and not validated:
-            kept = {tag: value for tag, value in kept.items() if not tag.startswith(VALIDATION)}
+            kept = {tag: value for tag, value in line.items() if not tag.startswith(VALIDATION)}
         if line[STEP] <= step and tags_of(kept):
             remaining.append(kept)
 

@@ -88,10 +88,10 @@ LINES = [
 @pytest.mark.parametrize(
     ("step", "validated", "expected", "pictures"),
     [
-        (9, True, LINES[1:], {"zoom_a-4.png", "zoom_a-6.png"}),
-        (5, True, LINES[1:6], {"zoom_a-4.png"}),
-        (4, True, LINES[1:6], {"zoom_a-4.png"}),
-        (4, False, [LINES[1], {"step": 4, "train/loss": 4.0}], set()),
+        (9, True, LINES, {"zoom_a-4.png", "zoom_a-6.png"}),
+        (5, True, LINES[:6], {"zoom_a-4.png"}),
+        (4, True, LINES[:6], {"zoom_a-4.png"}),
+        (4, False, [*LINES[:2], {"step": 4, "train/loss": 4.0}], set()),
         (-1, False, [], set()),
     ],
 )
@@ -126,6 +126,17 @@ def test_one_tag_can_be_read_without_the_other_lines(tmp_path):
 
     (tmp_path / "metrics.jsonl").unlink()
     assert read_lines(tmp_path) == []
+
+
+@pytest.mark.parametrize("end", [b"\0" * 2**26, b"[" * 100_000 + b"\n"], ids=["long", "deep"])
+def test_a_line_that_no_run_writes_is_refused_in_bounded_memory(tmp_path, end):
+    write(tmp_path, *LINES)
+    with (tmp_path / "metrics.jsonl").open("r+b") as file:
+        file.seek(0, os.SEEK_END)
+        file.write(end)
+        file.truncate(2**33)  # a sparse file of 8 GiB
+    with pytest.raises(UserError, match=f"line {len(LINES) + 1} "):
+        read_lines(tmp_path)
 
 
 def limited(size):

@@ -164,7 +164,11 @@ def test_a_full_disk_costs_events_but_no_line_and_a_resume_writes_the_events_ane
 
     assert resume("trainer.max_steps=9").code == 0
     assert steps(newest(), "train/loss") == [1, 2, 3, 4, 5, 6, 7, 8, 9]
-    assert steps(newest(), "setup/config/text_summary") == [0]
+    # The table of the configuration is logged again, because max_steps has changed.
+    assert steps(newest(), "setup/config/text_summary") == [0, 7]
+    assert steps(newest(), "setup/model/text_summary") == [0]
+    logged = [step for tag, points in rows(newest()).items() for step, _ in points]
+    assert logged.count(0) == 3
 
 
 def keys(tree):
