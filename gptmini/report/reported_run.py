@@ -6,6 +6,7 @@ from typing import Any
 from gptmini.report.tables import leaves
 from gptmini.runs import curves_of, read_config, read_lines, read_tag
 from gptmini.runs.metrics import FILE, STEP, picture_path, tags_of
+from gptmini.untrusted import check_plain_folder
 from gptmini.user_error import UserError
 
 
@@ -26,7 +27,9 @@ class ReportedRun:
         """Read a run folder that find_run returned.
 
         Raises UserError if metrics.jsonl is missing, as in runs of version 0.2, or if the configuration cannot be read.
+        Also raises UserError if the folder contains links, because the page would embed pictures outside the run.
         """
+        check_plain_folder(folder)
         self.name = ""
         self.folder = folder
         self.tag = read_tag(folder)

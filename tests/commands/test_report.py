@@ -163,6 +163,14 @@ def test_the_curves_of_a_killed_run_are_written_as_csv(runs, script):
     ]
 
 
+def test_a_link_in_a_strangers_run_is_not_embedded(runs, script, tmp_path):
+    (tmp_path / "secret.png").write_bytes(b"secret")
+    (runs[0] / "pictures").mkdir()
+    (runs[0] / "pictures" / "zoom_attention-1.png").symlink_to(tmp_path / "secret.png")
+    script("report", "runs/a").assert_refused("zoom_attention-1.png")
+    assert not (runs[0] / "report.html").exists()
+
+
 def test_the_newest_comes_first_and_the_others_can_be_opened():
     assert newest_first([]) == ""
     shown = newest_first([(2, "old"), (4, "new")])
