@@ -152,7 +152,7 @@ def _not_a_text(word: str, words: Sequence[str]) -> str:
     whole = " ".join(other for other in words if not is_override(other))
     close = [whole] if _exists(whole) else []
     path = Path(word)
-    if exists(str(path.parent)) and path.parent.is_dir():
+    if path.name and exists(str(path.parent)) and path.parent.is_dir():
         names = [str(path.with_name(other.name)) for other in path.parent.iterdir()]
         close += difflib.get_close_matches(word, names, n=1)
     return f"{message}; did you mean {shlex.quote(close[0])}?" if close else message

@@ -82,7 +82,7 @@ def write_folder(
         if generation is not None:
             _write_json(folder / GENERATION, generation)
         card = model_card(encodable(path.name), model, training, kind=chosen)
-        (folder / "README.md").write_text(card, encoding="utf-8")
+        (folder / "README.md").write_text(encodable(card), encoding="utf-8")
 
         # Other users cannot read the files that the safetensors library writes. Give all files the mode of config.json.
         mode = (folder / "config.json").stat().st_mode

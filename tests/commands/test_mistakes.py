@@ -27,6 +27,8 @@ STOP = "_target_: lightning.pytorch.callbacks.EarlyStopping"
 PROGRAM = [
     ("trian", "trian train"),
     ("train --multirunn", "--multirunn --multirun"),
+    ("train ''", "data.path"),
+    ("prepare ''", "data.path"),
     ("train --no-such-flag", "--no-such-flag --help"),
     ("train --folder=x", "--folder folder=x"),
     ("help ''", "'' train sweep runs"),
