@@ -12,6 +12,7 @@ def main(command: str | None = None) -> None:
     Args:
         command: the name of the command. None to read the name from the first argument.
     """
+    process.open_closed_streams()
     process.choose_spin_count()
     process.watch_launcher()
     process.defer_gc_and_sigint()

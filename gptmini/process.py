@@ -28,6 +28,7 @@ import signal
 import sys
 import threading
 import time
+from pathlib import Path
 
 from gptmini.world import this_world
 
@@ -54,6 +55,13 @@ _is_first = False  # no exit handler was registered before defer_gc_and_sigint w
 _is_muted = False  # this process prints no error messages
 # Exit code for os._exit; None to end Python normally.
 _exit_code: int | None = None
+
+
+def open_closed_streams() -> None:
+    """Let stdin, stdout and stderr read and write nothing if the program started without them, as after `>&-`."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open(mode))  # noqa: SIM115, open until the end
 
 
 def choose_spin_count() -> None:
@@ -123,8 +131,7 @@ def _end_at_once() -> None:
     if _exit_code is None:
         return
     for stream in (sys.stdout, sys.stderr):
-        if stream is not None:
-            stream.flush()
+        stream.flush()
     os._exit(_exit_code)
 
 

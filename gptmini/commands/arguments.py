@@ -1,8 +1,9 @@
 """Functions for the arguments that several commands share."""
 
 import argparse
-import sys
 from pathlib import Path
+
+from gptmini.job.printing import print_note
 
 
 def at_least_one(text: str) -> int:
@@ -21,11 +22,11 @@ def print_resolved_run(given: Path, run: Path) -> None:
 
     Call this function only when the command can no longer fail.
     """
-    if run.absolute().parent != given.absolute() or sys.stderr is None:
+    if run.absolute().parent != given.absolute():
         return
 
     from gptmini.runs import named_run
 
     is_newest = named_run(given).absolute() == run.absolute()
     which = "latest run" if is_newest else "latest run with a checkpoint"
-    print(f"using {run}, the {which} in {given}", file=sys.stderr, flush=True)
+    print_note(f"using {run}, the {which} in {given}")

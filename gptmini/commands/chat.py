@@ -15,6 +15,8 @@ from gptmini.commands.mistakes import Parser, one_line_errors, path_argument, pr
 from gptmini.commands.sample_options import add_device, add_sampling, rules_of
 from gptmini.commands.sample_output import IMPATIENT, SHOWN_ON_TERMINALS, prepare_stdin
 from gptmini.configuration.messages import advising_on_memory
+from gptmini.files import encodable
+from gptmini.job.printing import print_lines, print_note
 from gptmini.process import MISUSE, restore_gc_and_sigint
 from gptmini.runs import named_run
 from gptmini.settings import CHAT_TOKENS
@@ -151,12 +153,14 @@ def talk(conversation: "Conversation") -> bool:
     is_typed = prepare_stdin()
     is_complete = True
     if is_typed:
-        print_note("Ctrl-C stops an answer, Ctrl-D ends the chat, /help lists the commands")
+        print_note("(Ctrl-C stops an answer, Ctrl-D ends the chat, /help lists the commands)")
     with CtrlC() as ctrl_c:
         for line in lines(ctrl_c, is_typed=is_typed):
             ctrl_c.pressed = None
             command = COMMAND.fullmatch(line.strip())
             try:
+                if encodable(line) != line:
+                    raise UserError("a line must be UTF-8 text")
                 if command is not None:
                     line = obey(conversation, command[1], command[2] or "")
                 if line.strip():
@@ -215,18 +219,12 @@ def answer(conversation: "Conversation", line: str, ctrl_c: CtrlC) -> None:
 
     if conversation.n_dropped:
         print_note(
-            f"{conversation.n_dropped} old messages were left out, because the context is full"
+            f"({conversation.n_dropped} old messages were left out, because the context is full)"
         )
     if conversation.finish == "length":
         is_allowed = n_tokens == conversation.rules.max_new_tokens
         fix = "raise --max-new-tokens" if is_allowed else "the context is full; use /clear or /undo"
-        print_note(f"stopped after {n_tokens} tokens; {fix}")
-
-
-def print_note(note: str) -> None:
-    """Print a note on stderr, because a pipe or a file gets only the answers."""
-    if sys.stderr is not None:
-        print(f"({note})", file=sys.stderr, flush=True)
+        print_note(f"(stopped after {n_tokens} tokens; {fix})")
 
 
 def obey(conversation: "Conversation", name: str, argument: str) -> str:
@@ -256,14 +254,17 @@ def obey(conversation: "Conversation", name: str, argument: str) -> str:
     elif name == "/system":
         messages[: 1 if has_system else 0] = system_messages(argument)
     elif name == "/save":
+        if not any(message["role"] == "assistant" for message in messages):
+            raise UserError("the chat has no answer to save; write a message first")
         chat = json.dumps({"messages": messages}, ensure_ascii=False)
         try:
             with Path(argument).expanduser().open("a", encoding="utf-8") as file:
-                file.write(f"{chat}\n")
-        except OSError as error:
-            raise UserError(f"cannot write {argument}: {error.strerror}") from None
+                file.write(f"{encodable(chat)}\n")
+        except (OSError, RuntimeError, ValueError) as error:  # no home folder; a zero byte
+            reason = error.strerror if isinstance(error, OSError) else error
+            raise UserError(f"cannot write {argument}: {reason}") from None
         noun = "message" if len(messages) == 1 else "messages"
-        print(f"saved {len(messages)} {noun} to {argument}")
+        print_lines(f"saved {len(messages)} {noun} to {argument}")
     else:
         raise UserError(f"unknown command {name:.80}; use one of: {HELP}")
 

@@ -10,6 +10,7 @@ from gptmini.commands.arguments import at_least_one, print_resolved_run
 from gptmini.commands.evaluate_output import topic_lines
 from gptmini.commands.mistakes import Parser, one_line_errors, path_argument, print_error
 from gptmini.configuration.messages import advising_on_memory
+from gptmini.job.printing import print_lines, print_note
 from gptmini.loading import open_model
 from gptmini.process import OUT_OF_RESOURCES, restore_gc_and_sigint
 from gptmini.runs import named_run
@@ -144,7 +145,7 @@ def main(arguments: list[str] | None = None) -> None:
     models = [open_model(path) for path in options.runs]
     text = open_text(options, models[0])
     for note in text.notes:
-        print(f"warning: {note}", file=sys.stderr)
+        print_note(f"warning: {note}")
     convention = choose_convention(
         models, text, per_document=options.per_document, has_stride=options.stride is not None
     )
@@ -179,7 +180,7 @@ def main(arguments: list[str] | None = None) -> None:
         plain = json.loads(json.dumps(report), parse_constant=lambda name: None)
         print(json.dumps(plain, indent=2))
     else:
-        print("\n".join(topic_lines(report)))
+        print_lines(*topic_lines(report))
 
 
 def open_text(options: argparse.Namespace, trained: "TrainedModel") -> "HeldOutText":

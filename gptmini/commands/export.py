@@ -5,6 +5,7 @@ import os
 
 from gptmini.commands.arguments import print_resolved_run
 from gptmini.commands.mistakes import Parser, one_line_errors, path_argument
+from gptmini.job.printing import print_lines
 from gptmini.process import restore_gc_and_sigint
 from gptmini.report.provenance import training_of
 from gptmini.runs import named_run
@@ -121,6 +122,6 @@ def main(arguments: list[str] | None = None) -> None:
 
     size = f"{n_bytes / 1e6:,.1f} MB" if n_bytes >= 1e6 else f"{n_bytes / 1e3:,.0f} kB"
     print_resolved_run(options.run, run)
-    print(
+    print_lines(
         f"{out}, {ARCHITECTURES[kind].class_name} in {options.dtype}: {model.n_parameters:,} parameters, {size}"
     )

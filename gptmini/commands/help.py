@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from gptmini.configuration.comments import comments_of, first_line_of
 from gptmini.configuration.keys import files_of_group, known_keys, option_files, unknown_key
 from gptmini.files import CONFIGS
+from gptmini.job.printing import print_lines
 from gptmini.key_table import keys_with
 from gptmini.untrusted import read_yaml
 from gptmini.user_error import UserError
@@ -52,7 +53,8 @@ def show_help(command: str, composed: "Composed", keys: Sequence[str] = ()) -> N
             read_yaml(CONFIGS / f"{command}.yaml", trusted=True)["hydra"]["help"]["template"]
         )
         options = "\n".join(_options(groups, typed.config_dir))
-        print(template.substitute(APP_CONFIG_GROUPS=options, CONFIG="\n".join(lines)).rstrip())
+        text = template.substitute(APP_CONFIG_GROUPS=options, CONFIG="\n".join(lines))
+        print_lines(*text.rstrip().splitlines())
         return
 
     for wanted in keys:
@@ -62,7 +64,7 @@ def show_help(command: str, composed: "Composed", keys: Sequence[str] = ()) -> N
         chosen = chosen or list(_in_other_options(wanted, groups))
         if not chosen:
             raise UserError(unknown_key(wanted))
-        print("\n".join(chosen))
+        print_lines(*chosen)
 
 
 def _options(groups: Sequence[str], config_dir: str | None) -> Iterator[str]:

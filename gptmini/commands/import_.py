@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gptmini.commands.mistakes import Parser, one_line_errors, path_argument
-from gptmini.job.printing import command_line, print_topic
+from gptmini.job.printing import command_line, print_lines, print_topic
 from gptmini.loading import local_path
 from gptmini.process import restore_gc_and_sigint
 from gptmini.user_error import UserError
@@ -65,7 +65,7 @@ def main(arguments: list[str] | None = None) -> None:
         write_checkpoint(checkpoint, temporary / "checkpoints" / "best.ckpt")
         _describe(temporary, options.source, model.config)
 
-    print(
+    print_lines(
         f"{folder}, {model.n_parameters:,} parameters, {tokenizer.n_vocab:,} ids, context "
         f"{model.config.context_length:,}"
     )

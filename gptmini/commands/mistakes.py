@@ -17,6 +17,7 @@ from typing import Any, NoReturn
 from gptmini.configuration.messages import explain, lost_a_rank
 from gptmini.files import exists
 from gptmini.job.launch import RanksFailed
+from gptmini.job.printing import print_note
 from gptmini.process import INTERRUPTED, MISUSE, OUT_OF_RESOURCES, is_muted
 from gptmini.user_error import ran_out_of_memory
 from gptmini.world import this_world
@@ -51,15 +52,14 @@ def one_line_errors() -> Iterator[None]:
     GPTMINI_TRACEBACK is set, every error keeps its traceback.
     """
     for stream in (sys.stdout, sys.stderr):
-        # A closed stream is None, and a caller's own stream may lack this method.
+        # A caller's own stream may lack this method.
         if hasattr(stream, "reconfigure"):
             # If the system's encoding does not have a character, print an escape sequence instead of raising an error.
             stream.reconfigure(errors="backslashreplace")
 
     try:
         yield
-        if sys.stdout is not None:
-            sys.stdout.flush()
+        sys.stdout.flush()
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
     except RanksFailed as failed:
@@ -87,11 +87,10 @@ def _stdout_is_unread() -> bool:
 
     Other broken pipes, such as the pipe of a worker, are errors.
     """
-    stdout = sys.stdout
-    if stdout is None or not hasattr(select, "poll"):
+    if not hasattr(select, "poll"):
         return False
     try:
-        descriptor = stdout.fileno()
+        descriptor = sys.stdout.fileno()
     except OSError:  # a caller's own stream may have no file
         return False
     poll = select.poll()
@@ -100,14 +99,11 @@ def _stdout_is_unread() -> bool:
 
 
 def print_error(mistake: str) -> None:
-    """Print an error as one line on stderr. Every rank except rank 0 adds its own number to the line.
-
-    Print nothing if stderr is closed, because print() would then use stdout.
-    """
+    """Print an error as one line on stderr. Every rank except rank 0 adds its own number to the line."""
     rank = this_world().rank
     where = f"rank {rank}: " if rank > 0 else ""
-    if sys.stderr is not None and not is_muted():
-        print(f"error: {where}{' '.join(mistake.split())}", file=sys.stderr, flush=True)
+    if not is_muted():
+        print_note(f"error: {where}{' '.join(mistake.split())}")
 
 
 class Parser(argparse.ArgumentParser):

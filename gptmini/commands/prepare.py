@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from gptmini.commands.hydra_flags import run_hydra_command
 from gptmini.commands.train import show_configuration
 from gptmini.configuration.compose import Composed
+from gptmini.job.printing import print_lines
 from gptmini.key_table import keys_with
 from gptmini.process import restore_gc_and_sigint
 from gptmini.user_error import UserError
@@ -61,14 +62,13 @@ def run_job(composed: Composed) -> None:
             "all checksums match" if store.has_checksums else "the sizes of all token files match"
         )
         origin += f", {checked}"
-    print(f"{store.folder}, {origin}")
+    print_lines(f"{store.folder}, {origin}")
     for split in SPLITS:
-        print(
+        print_lines(
             f"{split:5} {store.n_tokens(split):,} tokens, {store.n_bytes(split):,} bytes, "
             f"{store.bytes_per_token(split):.2f} bytes per token"
         )
-    for text in ["", *lines] if lines else []:
-        print(text)
+    print_lines(*["", *lines] if lines else [])
 
 
 def inspection(store: "TokenStore") -> Iterator[str]:

@@ -1,12 +1,12 @@
 """Write an HTML page about runs, or write the curves of a run as CSV: gptmini report RUN [options]."""
 
 import argparse
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gptmini.commands.arguments import print_resolved_run
 from gptmini.commands.mistakes import Parser, one_line_errors, path_argument
+from gptmini.job.printing import print_lines, print_note
 from gptmini.process import restore_gc_and_sigint
 from gptmini.user_error import UserError
 
@@ -91,9 +91,9 @@ def main(arguments: list[str] | None = None) -> None:
 
     if options.compare is None:
         print_resolved_run(options.run, runs[0].folder)
-        if not runs[0].curves and sys.stderr is not None:
-            print(f"note: {without_curves(runs[0].folder)}", file=sys.stderr)
-    print(f"{out}, {out.stat().st_size / 1e6:.1f} MB")
+        if not runs[0].curves:
+            print_note(f"note: {without_curves(runs[0].folder)}")
+    print_lines(f"{out}, {out.stat().st_size / 1e6:.1f} MB")
 
 
 def runs_of(path: Path) -> "list[ReportedRun]":
@@ -120,7 +120,7 @@ def runs_of(path: Path) -> "list[ReportedRun]":
     if not runs:
         raise mistakes[0]
     for mistake in mistakes:
-        print(f"skipped: {mistake}", file=sys.stderr)
+        print_note(f"skipped: {mistake}")
     return runs
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from gptmini.commands.arguments import print_resolved_run
 from gptmini.commands.mistakes import Parser, one_line_errors, path_argument, print_error
+from gptmini.job.printing import print_lines, print_note
 from gptmini.printable import printable
 from gptmini.process import restore_gc_and_sigint
 from gptmini.user_error import UserError
@@ -119,12 +120,12 @@ def show(options: argparse.Namespace) -> None:
     if options.json:
         print(json.dumps([plain_of(run) for run in runs], indent=2))
         return
-    if sys.stdout is not None and sys.stdout.isatty() and not options.wide:
+    if sys.stdout.isatty() and not options.wide:
         print_fitted(runs, shutil.get_terminal_size().columns)
     else:
         from gptmini.report.tables import aligned
 
-        print("\n".join(aligned(table_of(runs))))
+        print_lines(*aligned(table_of(runs)))
     for run in runs:
         if run.reason is not None:
             print_error(run.reason)
@@ -198,7 +199,7 @@ def print_fitted(runs: "list[Overview]", width: int) -> None:
     rows = table_of(runs)
     lines = aligned(rows)
     if max(map(len, lines)) <= width:
-        print("\n".join(lines))
+        print_lines(*lines)
         return
 
     others = aligned([row[:-1] for row in rows])  # the table without the overrides
@@ -208,8 +209,8 @@ def print_fitted(runs: "list[Overview]", width: int) -> None:
     for run, *others in rows:
         row = [cut_in_the_middle(run, widths[0]), *others]
         line = GAP.join(map(cut, row, widths))
-        print(cut(line, width).rstrip())
-    print("--wide shows all columns", file=sys.stderr)
+        print_lines(cut(line, width))
+    print_note("--wide shows all columns")
 
 
 def fitted_widths(rows: list[list[str]], width: int) -> list[int]:
@@ -256,7 +257,7 @@ def tag(run: str, text: str) -> None:
     write_tag(folder, text)
     print_resolved_run(Path(run).expanduser(), folder)
     label = read_tag(folder)
-    print(f"{folder}  {label}" if label else f"{folder} has no tag")
+    print_lines(f"{folder}  {label}" if label else f"{folder} has no tag")
 
 
 def delete(paths: list[Path], *, is_sure: bool) -> None:
@@ -270,7 +271,7 @@ def delete(paths: list[Path], *, is_sure: bool) -> None:
 
     restore_gc_and_sigint()  # Ctrl-C releases the locks
     folders = list(dict.fromkeys(run_to_delete(path) for path in paths))
-    is_terminal = sys.stdin is not None and sys.stdin.isatty()
+    is_terminal = sys.stdin.isatty()
     if not is_sure and not is_terminal:
         raise UserError("--delete asks on a terminal; without a terminal, add --yes")
 
@@ -285,23 +286,21 @@ def delete(paths: list[Path], *, is_sure: bool) -> None:
             [row["run"], row["state"], row["step"], size, row["tag"]]
             for row, size in zip(rows, sizes, strict=True)
         ]
-        for line in aligned(shown):
-            print(printable(line))
-        for note in notes_about(folders):
-            print(f"note: {note}")
+        print_lines(*aligned(shown))
+        print_lines(*(f"note: {note}" for note in notes_about(folders)))
 
         what = "this run" if len(folders) == 1 else f"these {len(folders)} runs"
         if not is_sure and not confirmed(f"delete {what}? [y/N] "):
-            print("nothing was deleted")
+            print_lines("nothing was deleted")
             return
 
         latest = []
         for folder in folders:
             latest.append(delete_run(folder, str(RUNS)))
-            print(f"deleted {folder}")
+            print_lines(f"deleted {folder}")
         for run in dict.fromkeys(latest):
             if run is not None and run not in folders:
-                print(f"latest is now {run}")
+                print_lines(f"latest is now {run}")
 
 
 def notes_about(folders: "list[Path]") -> list[str]:

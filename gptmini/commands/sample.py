@@ -18,6 +18,7 @@ from gptmini.commands.sample_output import (
 )
 from gptmini.configuration.messages import advising_on_memory
 from gptmini.data.escapes import unescaped
+from gptmini.job.printing import print_note
 from gptmini.process import INTERRUPTED, MISUSE, restore_gc_and_sigint
 from gptmini.runs import named_run
 from gptmini.settings import SAMPLE_BATCH_SIZE, SAMPLE_TOKENS
@@ -168,14 +169,15 @@ def main(arguments: list[str] | None = None) -> None:
 
 def print_chat_hint(prompts: list[str], tokenizer: "Tokenizer") -> None:
     """Name gptmini chat on stderr if a prompt has special tokens of the model's chat template."""
-    if tokenizer.chat_template is None or sys.stderr is None:
+    if tokenizer.chat_template is None:
         return
     token = None
     with suppress(UserError):  # the model can continue text, even if its chat template is invalid
         token = tokenizer.chat_encoder.special_token_in("\n".join(prompts))
     if token is not None:
-        note = f"note: {token} in a prompt is ordinary text; gptmini chat uses the model's chat template"
-        print(note, file=sys.stderr, flush=True)
+        print_note(
+            f"note: {token} in a prompt is ordinary text; gptmini chat uses the model's chat template"
+        )
 
 
 def read_prompts(options: argparse.Namespace) -> list[str]:

@@ -23,6 +23,8 @@ IMPATIENT = 1.0
 SHOWN_ON_TERMINALS = {
     code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\n\t"
 }
+# The same for JSON, which escapes the characters below U+0020 itself.
+SHOWN_IN_JSON = {code: f"\\u{code:04x}" for code in range(0x7F, 0xA0)}
 
 
 def prepare_stdin() -> bool:
@@ -100,6 +102,7 @@ def show_jsonl(
     pieces: Iterable["TextPiece"], prompts: list[str], num_samples: int, *, logprobs: bool
 ) -> None:
     """Print a line with a JSON object for each sample. The entry finish is null if Ctrl-C cut the sample off."""
+    shown_as = SHOWN_IN_JSON if sys.stdout.isatty() else {}
     for number, of_sample in groupby(pieces, key=lambda piece: piece.sample):
         prompt, sample = divmod(number, num_samples)
         drawn = list(of_sample)
@@ -113,4 +116,4 @@ def show_jsonl(
         if logprobs:
             record["tokens"] = [piece.token for piece in drawn]
             record["logprobs"] = [piece.log_probability for piece in drawn]
-        print(json.dumps(record, ensure_ascii=False), flush=True)
+        print(json.dumps(record, ensure_ascii=False).translate(shown_as), flush=True)

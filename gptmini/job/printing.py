@@ -1,13 +1,28 @@
-"""Print the lines of runs and commands. Each line starts with a topic of at most eight letters, and texts follow."""
+"""Print the lines of runs and commands. Unprintable characters become escapes, because a line may quote a file.
+
+A line of a run starts with a topic of at most eight letters, and texts follow.
+"""
 
 import shlex
+import sys
 from pathlib import Path
+
+from gptmini.printable import printable
+
+
+def print_lines(*lines: str) -> None:
+    """Print lines on stdout. The lines of two threads do not mix."""
+    print("".join(f"{printable(line).rstrip()}\n" for line in lines), end="", flush=True)
+
+
+def print_note(text: str) -> None:
+    """Print a note on stderr, because a pipe or a file gets only results."""
+    print(printable(text), file=sys.stderr, flush=True)
 
 
 def print_topic(topic: str, *texts: str) -> None:
-    """Print a topic and the first text in one line, and the other texts below. The lines of two threads do not mix."""
-    lines = topic_lines(topic, *texts)
-    print("".join(f"{line.rstrip()}\n" for line in lines), end="", flush=True)
+    """Print a topic and the first text in one line, and the other texts below."""
+    print_lines(*topic_lines(topic, *texts))
 
 
 def topic_lines(topic: str, *texts: str) -> list[str]:

@@ -6,6 +6,8 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from gptmini.printable import printable
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -32,7 +34,7 @@ def show_progress(console: "Console", topic: str = "") -> "Iterator[Watcher]":
     with ProgressLine(console) as line:
         yield Watcher(
             on_progress=line.show,
-            on_note=lambda note: console.print(f"{prefix}{note}", markup=False),
+            on_note=lambda note: console.print(f"{prefix}{printable(note)}", markup=False),
         )
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from gptmini.configuration.messages import explain
 from gptmini.job.printing import topic_lines
+from gptmini.printable import printable
 from gptmini.training.settings import Settings
 
 if TYPE_CHECKING:
@@ -73,13 +74,13 @@ def recording_failure(run: "Run", module: "GPTModule") -> Iterator[None]:
         yield
     except Exception as error:
         line = explain(error)
-        lines = [traceback.format_exc().rstrip()] if line is None else topic_lines("error", line)
+        lines = traceback.format_exc().splitlines() if line is None else topic_lines("error", line)
         # Before training, module.global_step is 0, also if the run was resumed.
         step = max(run.step, module.global_step)
         end = RunStatus(state="failed", step=step, by=type(error).__name__)
         with suppress(OSError):  # the error may be a full disk
             write_status(run.folder, end)
-            print(*lines, sep="\n", file=run.log, flush=True)
+            print(*map(printable, lines), sep="\n", file=run.log, flush=True)
         raise
 
 

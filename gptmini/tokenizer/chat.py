@@ -135,10 +135,12 @@ class ChatEncoder:
     def prompt(self, messages: Sequence[Message]) -> list[int]:
         """Return the ids of a chat up to the start of its next answer.
 
-        Raises the same errors as encode with loss_on=all.
+        Raises the same errors as encode with loss_on=all, and RefusedChatError if the template renders nothing.
         """
         messages = [rename_thoughts(message) for message in messages]
         _, ids, _ = self._encode_text(messages, prompt=True)
+        if not ids:
+            raise RefusedChatError("the tokenizer's chat template renders nothing for the chat")
         return ids
 
     def _encode_text(

@@ -162,7 +162,14 @@ def test_a_second_ctrl_c_ends_an_answer_but_not_the_chat(chatty, monkeypatch, ca
 
 def chat_through_a_pipe(path, text, *options):
     command = [*COMMAND, str(path), *options]
-    return subprocess.run(command, input=text, capture_output=True, text=True, timeout=PATIENCE)
+    return subprocess.run(
+        command,
+        input=text,
+        capture_output=True,
+        text=True,
+        errors="surrogateescape",
+        timeout=PATIENCE,
+    )
 
 
 @pytest.mark.slow
@@ -206,6 +213,23 @@ def test_what_cannot_be_answered_is_an_error_of_one_line(chatty, tmp_path):
     assert first["messages"][0]["content"] == "/usr/bin is a folder"
     assert len(second["messages"]) == 4
     assert len(result.stdout) > 1
+
+    slips = "/save a.jsonl\n/system \udcff\nOne\n/save ~nosuchuser/a\n/save a\0b\n/save /\nTwo\n"
+    result = chat_through_a_pipe(chatty, slips, "--max-new-tokens", "3")
+    empty, system, home, zero, folder = [
+        line for line in result.stderr.splitlines() if "error" in line
+    ]
+    assert "answer" in empty
+    assert "UTF-8" in system
+    assert "~nosuchuser" in home
+    assert r"a\x00b" in zero
+    assert "cannot write /" in folder
+    assert result.stdout.count("\n") >= 2
+
+    silent = save(tmp_path / "silent.ckpt", byte([]).with_template("{# nothing #}"))
+    result = chat_through_a_pipe(silent, "Hi\n")
+    assert (result.returncode, result.stderr.count("\n")) == (2, 1)
+    assert "template renders nothing" in result.stderr
 
     base = save(tmp_path / "base.ckpt", byte([]))
     result = chat_through_a_pipe(base, "Hi\n")

@@ -10,6 +10,7 @@ from contextlib import suppress
 import pytest
 
 from gptmini.process import LAUNCHER, SHUTDOWN_TIMEOUT
+from toys import lines
 
 # Start a rank with the program in the first argument, print its process id, and wait.
 PARENT = f"""
@@ -67,6 +68,26 @@ def orphaned():
     for process in started:
         with suppress(ProcessLookupError):
             os.kill(process, signal.SIGKILL)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-"])
+def test_a_program_without_one_of_its_streams_ends_as_with_it(closed, tmp_path):
+    command = f"{sys.executable} -m gptmini"
+    (tmp_path / "my.txt").write_text(lines(200))
+    train = "train experiment=smoke data=text data.path=my.txt folder=run callbacks.pictures=null"
+    typed = (
+        f"{train} && {command} sample run && {command} tokens run abc && {command} chat run --raw"
+    )
+    ended = subprocess.run(
+        ["sh", "-c", f"exec {closed}; {command} {typed}"],
+        input="Hi\n",
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert "Error" not in ended.stderr
 
 
 @pytest.mark.slow

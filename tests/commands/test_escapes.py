@@ -1,0 +1,116 @@
+"""A name or a message from other people's files must not control the terminal.
+
+The message has OSC 52 (ESC and BEL), which writes the clipboard, a C1 control, and a bidirectional control.
+"""
+
+import ast
+import io
+import json
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from gptmini.commands.mistakes import print_error
+from gptmini.commands.sample_output import show_jsonl
+from gptmini.generation import TextPiece
+from gptmini.job import printing, result
+from gptmini.job.progress import show_progress
+from gptmini.training import ConsoleLogger
+
+ROOT = Path(__file__).parent.parent.parent
+HOSTILE = "a\x1b]52;c;aGk=\x07b\x9b31mc\u202ed"
+SHOWN = r"a\x1b]52;c;aGk=\x07b\x9b31mc\u202ed"
+
+# Calls of print that do not go through gptmini/job/printing.py, and why they are safe.
+SAFE_PRINTS = {
+    "commands/__init__.py": "gptmini's own help and version",
+    "commands/chat.py": "gptmini's own help, and answers, which a terminal gets with escapes",
+    "commands/completion.py": "the names of the commands",
+    "commands/evaluate.py": "JSON in ASCII",
+    "commands/runs.py": "JSON in ASCII",
+    "commands/sample_output.py": "samples, which a terminal gets with escapes",
+    "commands/tokens.py": "JSON in ASCII, and tokens with escapes",
+    "commands/train.py": "YAML, which escapes control characters",
+    "job/printing.py": "the functions that escape",
+    "job/result.py": "lines of train.log with escapes",
+}
+
+
+def note_of_progress(text):
+    with show_progress(Console(force_terminal=False, soft_wrap=True), "data") as watcher:
+        watcher.on_note(text)
+
+
+def line_of_a_run(text):
+    ConsoleLogger(Console(soft_wrap=True), Console(quiet=True), max_steps=1).print_line(text)
+
+
+def sample_as_json(text):
+    piece = TextPiece(sample=0, text=text, token=1, log_probability=None, finish="length")
+    show_jsonl([piece], [text], 1, logprobs=False)
+
+
+@pytest.mark.parametrize(
+    "sink",
+    [
+        print_error,
+        printing.print_lines,
+        printing.print_note,
+        lambda text: printing.print_topic(text, text),
+        note_of_progress,
+        line_of_a_run,
+    ],
+)
+def test_a_message_reaches_the_terminal_with_escapes(sink, capsys):
+    sink(HOSTILE)
+    out, err = capsys.readouterr()
+    assert SHOWN in out + err
+    assert (out + err).replace("\n", "").isprintable()
+
+
+def test_the_reason_of_a_failure_is_written_with_escapes(tmp_path):
+    class Run:
+        folder = tmp_path
+        log = io.StringIO()
+        step = 0
+
+    class Module:
+        global_step = 0
+
+    with pytest.raises(ZeroDivisionError), result.recording_failure(Run, Module):
+        raise ZeroDivisionError(HOSTILE)
+    assert SHOWN in Run.log.getvalue()
+    assert Run.log.getvalue().replace("\n", "").isprintable()
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_a_terminal_gets_json_lines_without_control_characters(is_terminal, capsys, monkeypatch):
+    monkeypatch.setattr("sys.stdout.isatty", lambda: is_terminal)
+    sample_as_json(HOSTILE)
+    line = capsys.readouterr().out
+    assert json.loads(line)["text"] == HOSTILE
+    assert ("\x9b" in line) is not is_terminal
+
+
+def test_other_files_print_only_constants():
+    wrong = []
+    for path in (ROOT / "gptmini").rglob("*.py"):
+        name = path.relative_to(ROOT / "gptmini").as_posix()
+        calls = [
+            node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)
+        ]
+        prints = [call for call in calls if getattr(call.func, "id", None) == "print" and call.args]
+        if prints and name not in SAFE_PRINTS and not name.endswith("__main__.py"):
+            wrong.append(name)
+    assert wrong == []
+
+
+def test_a_strangers_run_is_refused_with_escapes(trained, script):
+    config = trained / "config.yaml"
+    config.write_text(
+        config.read_text().replace("gptmini.training.Scalars", f'"{json.dumps(HOSTILE)[1:-1]}"')
+    )
+    refused = script("train", f"resume={trained}")
+    refused.assert_refused(SHOWN)
+    assert refused.err.strip().isprintable()
