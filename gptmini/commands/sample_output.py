@@ -23,8 +23,11 @@ IMPATIENT = 1.0
 SHOWN_ON_TERMINALS = {
     code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\n\t"
 }
-# The same for JSON, which escapes the characters below U+0020 itself.
-SHOWN_IN_JSON = {code: f"\\u{code:04x}" for code in range(0x7F, 0xA0)}
+# The same for JSON, which escapes the characters below U+0020 itself. The last two ranges change the direction of text.
+SHOWN_IN_JSON = {
+    code: f"\\u{code:04x}"
+    for code in (*range(0x7F, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A))
+}
 
 
 def prepare_stdin() -> bool:

@@ -5,6 +5,7 @@ import time
 
 from gptmini.commands.hydra_flags import run_hydra_command
 from gptmini.configuration.compose import Composed
+from gptmini.job.printing import print_lines
 from gptmini.world import this_world
 
 # Each job imports pydantic, torch and Lightning itself, so that a wrong key is reported before these slow imports.
@@ -59,4 +60,8 @@ def show_configuration(composed: Composed) -> None:
         prepare_process(settings)
         settings, *_ = open_run_tokens(settings, typed, None, Watcher(), began=began)
         plain = settings.plain
-    print(as_yaml(plain), end="")
+    text = as_yaml(plain)
+    if sys.stdout.isatty():  # the run of another person may contain control characters
+        print_lines(*text.splitlines())
+    else:
+        print(text, end="")
