@@ -65,7 +65,8 @@ def dry_run(composed: Composed) -> None:
         announcer.print_topic("budget", *chosen)
     announcer.print_setup(module, settings, prepared_now=prepared_now, is_new=True)
     announcer.print_topic("reasons", *reasons_of(settings.hardware))
-    announcer.print_topic("memory", memory_line(settings.hardware))
+    left_out = "without samples, pictures and TensorBoard"
+    announcer.print_topic("memory", memory_line(settings.hardware), left_out)
     announcer.print_topic("steps", steps_line(module))
     announcer.print_topic("speed", *speed_lines(module, seconds_a_step))
     announcer.print_topic("time", *time_lines(module, seconds_a_step))

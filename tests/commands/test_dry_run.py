@@ -51,6 +51,8 @@ def test_the_figures_are_those_of_a_hand_computation(estimate):
     assert "3,200 training tokens, 211 validation tokens" in data
     assert float(re.search(r"(\S+) passes", data)[1]) == 0.4  # 40 * 32 / 3,200
     assert "1 thread" in found["machine"][0]
+    for left_out in ("samples", "pictures", "TensorBoard"):
+        assert left_out in found["memory"][1]
 
     assert found["steps"] == ["40 steps of 32 tokens: 1,280 tokens"]
     assert found["speed"] == ["0.5 s per step, 64 tokens per second"]
