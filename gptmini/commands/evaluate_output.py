@@ -28,9 +28,12 @@ def topic_lines(report: dict[str, Any]) -> Iterator[str]:
         else:
             yield f"{'first is lower':15} in {share_won:.0%} of the {intervals['part']}"
 
-    if intervals["parts"] > 1:
-        share = f"{intervals['share']:.0%} of {intervals['draws']:,} draws"
-        yield f"{'intervals':15} {share} from {intervals['parts']:,} {intervals['part']}"
+    n_equal = f"{intervals['equal_parts']:,.1f}"
+    if report["models"][0]["bits_per_byte"]["interval"] is None:
+        yield f"{'no interval':15} the text counts as {n_equal} {intervals['part']} of equal length; give more text"
+    else:
+        parts = f"{intervals['parts']:,} {intervals['part']}"
+        yield f"{'intervals':15} {intervals['share']:.0%} from {parts}, which count as {n_equal} of equal length"
 
 
 def line(name: str, figure: dict[str, Any], digits: str, unit: str = "") -> str:

@@ -1,4 +1,4 @@
-"""Confidence intervals from the bootstrap over documents, or over blocks if the text is a single document."""
+"""Confidence intervals from the differences between documents, or between blocks if the text is a single document."""
 
 from typing import NamedTuple
 
@@ -6,16 +6,19 @@ import numpy as np
 
 from gptmini.evaluation.score import Sums
 
-N_DRAWS = 2000
-SEED = 0  # fixed, so that repeated evaluations give the same interval
-SHARE = 0.95  # fraction of the resamples inside an interval
-DRAWN_AT_ONCE = 2**22  # number of random part indices at a time; this limits the memory
+SHARE = 0.95  # fraction of the texts whose intervals contain the value of their source
+# Quantiles of Student's t distribution for SHARE. A straight line between them is at most 2 % above the curve.
+INVERSE_DEGREES = (0, 1 / 20, 1 / 10, 1 / 5, 1 / 3, 1 / 2)  # 1 / degrees of freedom
+QUANTILES = (1.960, 2.086, 2.228, 2.571, 3.182, 4.303)
+# With fewer equal parts, the quantile is larger than 4.3, and an interval would often contain a loss below zero.
+FEWEST_EQUAL_PARTS = 3
 
 
 class Interval(NamedTuple):
     """A confidence interval.
 
-    If many texts are sampled from a source, the fraction SHARE of their intervals contains the value of the source.
+    If many texts with parts of the same lengths are sampled from a source, the fraction SHARE of their intervals
+    contains the value of the source.
     """
 
     low: float
@@ -28,7 +31,8 @@ class Comparison(NamedTuple):
     Both fields are None if the text has a single part, or if the tokenizers divide the text into different parts.
     """
 
-    # Confidence interval of the difference in bits per byte: second model minus first model.
+    # Confidence interval of the difference in bits per byte: second model minus first model. None if the text has too
+    # few parts, or too uneven parts.
     interval: Interval | None
     share_won: float | None  # fraction of parts that the first model predicts better
 
@@ -36,18 +40,21 @@ class Comparison(NamedTuple):
 def interval_of_loss(sums: Sums) -> Interval | None:
     """Return the confidence interval of the loss in nats per token.
 
-    Return None for a text with one part, because all resamples of one part are equal.
+    Return None if the text has too few parts, or too uneven parts.
     """
     return _interval(sums.nats, sums.n_tokens)
 
 
 def interval_of_bits(sums: Sums) -> Interval | None:
-    """Return the confidence interval of the loss in bits per byte. Return None for a text with one part."""
+    """Return the confidence interval of the loss in bits per byte.
+
+    Return None if the text has too few parts, or too uneven parts.
+    """
     return _interval(sums.nats / np.log(2), sums.n_bytes)
 
 
 def compare(first: Sums, second: Sums) -> Comparison:
-    """Compare two models by their sums over the parts of one text. The same resamples are used for both models."""
+    """Compare two models by their sums over the parts of one text. Each part gives one difference."""
     if len(first.n_bytes) < 2 or not np.array_equal(first.n_bytes, second.n_bytes):
         return Comparison(interval=None, share_won=None)
     bits = (second.nats - first.nats) / np.log(2)
@@ -57,32 +64,41 @@ def compare(first: Sums, second: Sums) -> Comparison:
     )
 
 
-def _interval(numerators: np.ndarray, denominators: np.ndarray) -> Interval | None:
-    """Return the central interval that contains SHARE of the resampled ratios. Return None for fewer than two parts."""
-    # Leave out parts without text, such as a single end-of-text token. A resample of only such parts would cause a
-    # division by zero.
-    has_text = denominators > 0
-    if has_text.sum() < 2:
-        return None
-    outside = (1 - SHARE) / 2
-    draws = _draws(numerators[has_text], denominators[has_text])
-    low, high = np.quantile(draws, (outside, 1 - outside))
-    return Interval(float(low), float(high))
+def n_equal_parts(lengths: np.ndarray) -> float:
+    """Return the number of equally long parts that would give a mean with the same variance: sum(x)² / sum(x²).
 
-
-def _draws(numerators: np.ndarray, denominators: np.ndarray) -> np.ndarray:
-    """Return the ratio of the sums of numerators and denominators in each of N_DRAWS resamples, (N_DRAWS,).
-
-    Each resample takes n of the n parts with replacement.
-    Source: Efron and Tibshirani 1993, "An Introduction to the Bootstrap", percentile interval, chapter 13.
+    If one part is much longer than all others, this number is near 1. lengths has the shape (n_parts,).
+    Source: Kish 1965, "Survey Sampling", effective sample size.
     """
-    n = len(numerators)
-    generator = np.random.default_rng(SEED)
-    rows_at_once = max(1, DRAWN_AT_ONCE // n)
+    lengths = lengths.astype(np.float64)
+    return float(lengths.sum() ** 2 / (lengths**2).sum())
 
-    ratios = []
-    for first in range(0, N_DRAWS, rows_at_once):
-        n_rows = min(rows_at_once, N_DRAWS - first)
-        drawn = generator.integers(n, size=(n_rows, n))
-        ratios.append(numerators[drawn].sum(axis=1) / denominators[drawn].sum(axis=1))
-    return np.concatenate(ratios)
+
+def _interval(numerators: np.ndarray, denominators: np.ndarray) -> Interval | None:
+    """Return the t interval of the ratio R = sum(numerators) / sum(denominators).
+
+    With the ratio r and the weight w = denominator / sum(denominators) of each part, the variance of R is
+
+        sum(w² (r - R)² / (1 - 2 w + sum(w²)))
+
+    Without the divisor, this is formula 2.39 of Cochran 1977, "Sampling Techniques". The divisor makes the variance
+    unbiased for parts with the same variance. Source: Bell and McCaffrey 2002, "Bias Reduction in Standard Errors for
+    Linear Regression with Multi-Stage Samples". The degrees of freedom, n_equal_parts - 1, are exact for equal parts.
+    For other parts, scripts/benchmarks/intervals.py measures the coverage.
+
+    Return None for fewer than FEWEST_EQUAL_PARTS equal parts.
+    """
+    n_equal = n_equal_parts(denominators)
+    if n_equal < FEWEST_EQUAL_PARTS:
+        return None
+
+    has_text = denominators > 0  # leave out parts without text, such as a single end-of-text token
+    ratios = numerators[has_text] / denominators[has_text]
+    weights = denominators[has_text] / denominators.sum()
+    ratio = (weights * ratios).sum()
+    squares = weights**2 * (ratios - ratio) ** 2
+    variance = (squares / (1 - 2 * weights + (weights**2).sum())).sum()
+
+    quantile = np.interp(1 / (n_equal - 1), INVERSE_DEGREES, QUANTILES)
+    half = quantile * np.sqrt(variance)
+    return Interval(float(ratio - half), float(ratio + half))

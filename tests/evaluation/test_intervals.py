@@ -1,9 +1,16 @@
-"""Bootstrap intervals equal the formulas of statistics in simple cases."""
+"""Confidence intervals equal the formulas and tables of statistics in simple cases."""
+
+from itertools import product
 
 import numpy as np
 import pytest
 
-from gptmini.evaluation.intervals import compare, interval_of_bits, interval_of_loss
+from gptmini.evaluation.intervals import (
+    compare,
+    interval_of_bits,
+    interval_of_loss,
+    n_equal_parts,
+)
 from gptmini.evaluation.score import Sums
 
 NORMAL_95 = 1.959964  # quantile of the normal distribution
@@ -20,7 +27,7 @@ def test_the_interval_of_a_mean_is_that_of_the_normal_distribution():
     sums = sums_of(nats, np.ones(4000, int), np.full(4000, 2))
     low, high = interval_of_loss(sums)
     half = NORMAL_95 * nats.std() / np.sqrt(4000)
-    assert (low, high) == pytest.approx((nats.mean() - half, nats.mean() + half), abs=0.1 * half)
+    assert (low, high) == pytest.approx((nats.mean() - half, nats.mean() + half), abs=0.01 * half)
     bits_low, bits_high = interval_of_bits(sums)
     assert (bits_low, bits_high) == pytest.approx(
         (low / 2 / np.log(2), high / 2 / np.log(2)), rel=1e-12
@@ -36,14 +43,39 @@ def test_the_interval_of_a_ratio_is_that_of_the_linear_approximation():
     error = np.sqrt(((nats - ratio * n_tokens) ** 2).sum()) / n_tokens.sum()
     low, high = interval_of_loss(sums_of(nats, n_tokens, n_tokens))
     half = NORMAL_95 * error
-    assert (low, high) == pytest.approx((ratio - half, ratio + half), abs=0.1 * half)
+    assert (low, high) == pytest.approx((ratio - half, ratio + half), abs=0.01 * half)
 
 
-def test_the_draws_are_the_same_every_time_and_one_part_has_no_interval():
+@pytest.mark.parametrize(("n", "t"), [(3, 4.302653), (6, 2.570582), (8, 2.364624), (41, 2.021075)])
+def test_few_equal_parts_have_the_interval_of_students_t(n, t):
+    """The quantiles come from the table of Student's t distribution with n - 1 degrees of freedom."""
+    nats = np.random.default_rng(3).normal(3.0, 0.5, size=n)
+    low, high = interval_of_loss(sums_of(nats, np.ones(n, int), np.ones(n, int)))
+    half = t * nats.std(ddof=1) / np.sqrt(n)
+    assert (low + high) / 2 == pytest.approx(nats.mean())
+    assert half * 0.999 < (high - low) / 2 < half * 1.02
+
+
+def test_the_variance_of_uneven_parts_is_right_on_average():
+    """The losses per byte are 3 - 1 or 3 + 1, independently. The variance is known, and all 64 texts are tried."""
+    n_bytes = np.array([1, 2, 2, 3, 4, 4])
+    n_equal = 256 / 50
+    assert n_equal_parts(n_bytes) == n_equal
+    halves = []
+    for signs in product((-1, 1), repeat=6):
+        nats = (3 + np.array(signs)) * n_bytes
+        low, high = interval_of_loss(sums_of(nats, n_bytes, n_bytes))
+        halves.append((high - low) / 2)
+    t = 2.571 + (1 / (n_equal - 1) - 1 / 5) / (1 / 3 - 1 / 5) * (3.182 - 2.571)  # at 4.12 degrees
+    assert np.mean(np.square(halves)) == pytest.approx(t**2 / n_equal)
+
+
+@pytest.mark.parametrize("n_bytes", [[4], [4, 4], [90, 1, 1, 1, 1], [100, 100, 1, 0]])
+def test_few_or_uneven_parts_have_no_interval(n_bytes):
     draw = np.random.default_rng(3)
-    sums = sums_of(draw.random(50), np.full(50, 3), np.full(50, 4))
-    assert interval_of_loss(sums) == interval_of_loss(sums)
-    assert interval_of_loss(sums_of([1.0], [3], [4])) is None
+    sums, other = (sums_of(draw.random(len(n_bytes)), n_bytes, n_bytes) for _ in range(2))
+    assert n_equal_parts(np.array(n_bytes)) < 3
+    assert interval_of_loss(sums) is interval_of_bits(sums) is compare(sums, other).interval is None
 
 
 def test_a_comparison_pairs_documents():
@@ -63,9 +95,9 @@ def test_a_comparison_pairs_documents():
 
 
 def test_a_part_without_text_divides_nothing_by_zero():
-    sums = sums_of([1.0, 2.0, 3.0], [1, 2, 3], [0, 2, 3])
-    low, high = interval_of_bits(sums)
-    assert 0 < low <= high < 10
+    parts = [1.0, 2.0, 3.0, 4.0, 5.0], [1, 2, 2, 2, 2], [0, 2, 2, 2, 2]
+    with_text = (part[1:] for part in parts)
+    assert interval_of_bits(sums_of(*parts)) == interval_of_bits(sums_of(*with_text))
 
 
 def test_texts_that_are_cut_into_other_parts_are_not_compared_part_by_part():
