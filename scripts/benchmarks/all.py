@@ -63,5 +63,6 @@ def commands(arguments: argparse.Namespace) -> list[list[str]]:
         ["sampling", *peer],
         ["serving"],
         ["preparation"],
+        ["intervals"],
         ["budget", "--only", "law"],
     ]

@@ -18,6 +18,7 @@ NAMES = (
     "crash",
     "default",
     "gpu",
+    "intervals",
     "page",
     "preparation",
     "sampling",
