@@ -150,7 +150,6 @@ def report_of(text: HeldOutText, measured: Sequence[Measured]) -> dict[str, Any]
         "text": text.name,
         "intervals": {
             "share": SHARE,
-            "draws": 0,  # for programs that read this key; a formula gives the intervals
             "parts": len(first.sums.nats),
             "part": first.unit,
             "equal_parts": n_equal_parts(first.sums.n_bytes),
