@@ -27,7 +27,7 @@ import torch
 
 from gptmini.checkpoint.file import read_checkpoint, step_of
 from gptmini.runs import read_lines
-from gptmini.runs.metrics import BEGINNING, tags_of
+from gptmini.runs.metrics import tags_of
 
 from .harness import GPTMINI, Table, add_overrides, positive
 
@@ -74,8 +74,7 @@ class Counter(L.Callback):
 """
 KINDS = ("start-up", "training", "write")  # phases in which a run is killed, in turns
 START_UP = 4  # seconds per process within which a kill during start-up happens
-# Prefixes of tags that may differ: speed and memory vary between runs, and every start writes the setup tags again.
-DIFFERING = ("work/", BEGINNING)
+DIFFERING = ("work/",)  # prefixes of tags that may differ, because speed and memory vary between runs
 
 SWEEP = (
     "experiment=smoke",
