@@ -91,7 +91,7 @@ class _Sampling(BaseModel):
     temperature: float | None = Field(default=None, ge=0)
     top_p: float | None = Field(default=None, gt=0, le=1)
     seed: int | None = None
-    stop: StopString | Annotated[list[StopString], Field(max_length=MOST_STOPS)] | None = None
+    stop: StopString | Annotated[Several[StopString], Field(max_length=MOST_STOPS)] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     # These fields are not part of OpenAI's API. Other servers of open models use the same names.
@@ -122,7 +122,7 @@ class CompletionRequest(_Sampling):
 class ChatRequest(_Sampling):
     """The body of a request to /v1/chat/completions."""
 
-    messages: list[dict[str, Any]] = Field(min_length=1)
+    messages: Several[dict[str, Any]] = Field(min_length=1)
     max_completion_tokens: PositiveInt | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = Field(default=None, ge=0, le=MOST_LIKELIEST)
@@ -134,7 +134,7 @@ class AttentionRequest(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
     text: str = ""
-    messages: list[dict[str, Any]] | None = None
+    messages: Several[dict[str, Any]] | None = None
 
 
 def parse(kind: type[_Sampling], body: Any) -> Any:

@@ -43,6 +43,7 @@ from gptmini.settings import first_error
 from gptmini.tokenizer import Tokenizer
 from gptmini.user_error import UserError
 
+CONTEXT_EXCEEDED = "context_length_exceeded"  # OpenAI's code for a prompt that is too long
 FINISHING = 10  # seconds that open answers have to finish when the server stops
 LONGEST_ERROR = 300  # maximum number of characters of an error message
 MOST_SHOWN = 64  # maximum number of tokens for which the web page shows attention
@@ -85,6 +86,9 @@ class Server:
         self.tokenizer = tokenizer
         self.settings = settings
         self.context = engine.model.config.longest_input
+        # No longer text fits into the context, because a character has at least one byte.
+        longest = max(len(tokenizer.token_bytes(i)) for i in range(tokenizer.n_vocab))
+        self.most_characters = self.context * longest
 
     def app(self) -> Starlette:
         """Return the ASGI application."""
@@ -141,10 +145,10 @@ class Server:
         body = await json_of(request, self.settings.max_bytes)
         try:
             asked = AttentionRequest.model_validate(body)
-            ids = (
-                prompt_ids(self.tokenizer, asked.text)
+            ids = await (
+                asyncio.to_thread(self._text_ids, asked.text)
                 if asked.messages is None
-                else self._chat_ids(asked.messages)
+                else asyncio.to_thread(self._chat_ids, asked.messages)
             )
         except ValidationError as error:
             raise RequestError(first_error(error)) from None
@@ -191,7 +195,7 @@ class Server:
 
         texts = self._texts(asked.prompt)
         n = self._check_number(asked, len(texts))
-        prompts = [self._check_ids(self._ids(text)) for text in texts]
+        prompts = await asyncio.to_thread(self._prompts, texts)
         max_tokens = asked.max_tokens or min(COMPLETION_TOKENS, self.settings.max_tokens)
         rules = self._rules(asked, max_tokens)
         requests = [
@@ -237,7 +241,7 @@ class Server:
         if asked.top_logprobs and not asked.logprobs:
             raise RequestError("top_logprobs requires logprobs: true", param="top_logprobs")
         try:
-            ids = self._check_ids(self._chat_ids(asked.messages))
+            ids = self._check_ids(await asyncio.to_thread(self._chat_ids, asked.messages))
         except UserError as error:
             raise RequestError(f"{error!s:.{LONGEST_ERROR}}", param="messages") from None
 
@@ -281,12 +285,31 @@ class Server:
     def _chat_ids(self, messages: list[Any]) -> list[int]:
         """Return the ids of a chat up to its next answer.
 
-        Raises UserError if a message has a wrong format, or if the chat template rejects the messages.
+        Raises UserError if a message has a wrong format, or if the chat template rejects the messages. Raises
+        RequestError if the chat cannot fit into the context.
         """
         try:
-            return self.tokenizer.chat_encoder.prompt(checked_messages(messages))
+            checked = checked_messages(messages)
         except ChatFormatError as error:
             raise UserError(str(error)) from None
+        encoder = self.tokenizer.chat_encoder
+        self._check_length(encoder.prompt_text(checked), "messages")
+        return encoder.prompt(checked)
+
+    def _text_ids(self, text: str) -> list[int]:
+        """Return the ids of a text. Raises RequestError if the text cannot fit into the context."""
+        self._check_length(text, "prompt")
+        return prompt_ids(self.tokenizer, text)
+
+    def _check_length(self, text: str, param: str) -> None:
+        """Raise RequestError if a text cannot fit into the context. This takes less time than encoding the text."""
+        if len(text) > self.most_characters:
+            raise RequestError(
+                f"the prompt has {len(text)} characters, but the model's context of {self.context} tokens has room "
+                f"for at most {self.most_characters}",
+                param=param,
+                code=CONTEXT_EXCEEDED,
+            )
 
     def _texts(self, prompt: Any) -> list[str | list[int]]:
         """Return the prompts of a request. A prompt is a string or a list of ids."""
@@ -307,18 +330,20 @@ class Server:
             )
         return n
 
-    def _ids(self, text: str | list[int]) -> list[int]:
-        """Return the ids of a prompt."""
+    def _prompts(self, texts: list[str | list[int]]) -> list[list[int]]:
+        """Return the ids of each prompt."""
         try:
-            return prompt_ids(self.tokenizer, text) if isinstance(text, str) else text
+            prompts = [self._text_ids(text) if isinstance(text, str) else text for text in texts]
         except UserError as error:
             raise RequestError(f"prompt: {error!s:.{LONGEST_ERROR}}", param="prompt") from None
+        return [self._check_ids(ids) for ids in prompts]
 
     async def _scored(
         self, ids: list[int], text: str | list[int], n_likeliest: int
     ) -> list[AnswerPiece]:
         """Return the tokens of a prompt with their log-probabilities, without the ids before its text."""
-        n_before = len(ids) - len(self.tokenizer.encode(text)) if isinstance(text, str) else 0
+        n_prefix = len(self.tokenizer.prefix_ids) or int(not text)  # see prompt_ids
+        n_before = n_prefix if isinstance(text, str) else 0
         score = partial(
             score_prompt,
             self.engine.model,
@@ -343,7 +368,7 @@ class Server:
             raise RequestError(
                 f"the prompt has {len(ids)} tokens, but the model's context is {self.context}",
                 param="prompt",
-                code="context_length_exceeded",
+                code=CONTEXT_EXCEEDED,
             )
         return ids
 

@@ -132,6 +132,10 @@ class ChatEncoder:
         found = (match[0] for match in self._special.finditer(text))
         return next((token for token in found if token not in self._words), None)
 
+    def prompt_text(self, messages: Sequence[Message]) -> str:
+        """Return the text of a chat up to the start of its next answer. Raises the same errors as prompt."""
+        return self._rendered([rename_thoughts(message) for message in messages], prompt=True)
+
     def prompt(self, messages: Sequence[Message]) -> list[int]:
         """Return the ids of a chat up to the start of its next answer.
 

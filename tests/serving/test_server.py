@@ -1,5 +1,6 @@
 """OpenAI's client gets what gptmini draws, and everything else gets an error in OpenAI's form."""
 
+import asyncio
 import functools
 import json
 import socket
@@ -9,8 +10,10 @@ import httpx
 import openai
 import pytest
 import torch
+from pydantic import ValidationError
 
 from gptmini.generation import generate
+from gptmini.serving.schema import AttentionRequest, ChatRequest, CompletionRequest
 from gptmini.serving.server import listen
 from gptmini.tokenizer import CharTokenizer, byte, with_chat_template
 from serving.clients import served
@@ -157,6 +160,7 @@ def test_a_streamed_completion_has_the_same_text(address):
         ("completions", {"model": "tiny", "prompt": "%"}, 400, "'%'"),
         ("completions", {"model": "tiny", "prompt": []}, 400, "prompt"),
         ("completions", {"model": "tiny", "prompt": [999]}, 400, "999"),
+        ("completions", {"model": "tiny", "prompt": [1] * 100}, 400, "100"),
         ("completions", {"model": "tiny", "prompt": "a" * 100}, 400, "100"),
         ("completions", {"model": "tiny", "max_tokens": 65}, 400, "64"),
         ("completions", {"model": "tiny", "max_tokens": 0}, 400, "max_tokens"),
@@ -197,6 +201,49 @@ def test_a_bad_request_gets_openais_error(address, path, body, status, names):
     assert response.status_code == status, error
     assert set(error) == {"message", "type", "param", "code"}
     assert names in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("path", "body_of"),
+    [
+        ("v1/completions", lambda text: {"model": "tiny", "prompt": text}),
+        ("v1/completions", lambda text: {"model": "tiny", "prompt": ["a", text]}),
+        (
+            "v1/chat/completions",
+            lambda text: {"model": "tiny", "messages": [{"role": "user", "content": text}]},
+        ),
+        ("attention", lambda text: {"text": text}),
+    ],
+)
+def test_a_prompt_is_encoded_in_a_thread_of_its_own_if_it_can_fit(
+    address, monkeypatch, path, body_of
+):
+    encode = CharTokenizer.encode
+
+    def encode_outside_the_loop(self, text):
+        assert asyncio._get_running_loop() is None
+        return encode(self, text)
+
+    monkeypatch.setattr(CharTokenizer, "encode", encode_outside_the_loop)
+    url = f"{address}/{path}"
+    assert httpx.post(url, json=body_of("ab")).status_code == 200
+    # The longest of the 64 tokens has 13 characters. Encoding this prompt would be another error.
+    error = httpx.post(url, json=body_of("%" * 900)).json()["error"]
+    assert error["code"] == "context_length_exceeded"
+
+
+@pytest.mark.parametrize(
+    ("kind", "body"),
+    [
+        (ChatRequest, {"model": "tiny", "messages": [1] * 1000}),
+        (AttentionRequest, {"messages": [1] * 1000}),
+        (CompletionRequest, {"model": "tiny", "prompt": [-1] * 1000}),
+    ],
+)
+def test_a_list_of_wrong_values_is_one_mistake(kind, body):
+    with pytest.raises(ValidationError) as caught:
+        kind.model_validate(body)
+    assert caught.value.error_count() < 10  # one for each type that the list may have
 
 
 def test_other_sites_and_other_content_types_are_refused(address):
