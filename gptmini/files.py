@@ -124,12 +124,15 @@ def is_temporary(path: Path) -> bool:
     return path.name.startswith(".") and path.name.endswith(".tmp")
 
 
-def allow_open_files(number: int) -> None:
-    """Raise the limit of open files of this process to `number` + OTHER_FILES, or as far as the system allows."""
+def allow_open_files(number: int) -> int:
+    """Raise the limit of open files to `number` + OTHER_FILES, or as far as possible.
+
+    Return the number of files that this allows, without OTHER_FILES.
+    """
     try:
         import resource
     except ImportError:  # Windows has no such limit
-        return
+        return number
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = number + OTHER_FILES
@@ -137,6 +140,7 @@ def allow_open_files(number: int) -> None:
         wanted = min(wanted, hard)
     if soft != resource.RLIM_INFINITY and wanted > soft:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    return wanted - OTHER_FILES
 
 
 def install_command(extra: str) -> str:

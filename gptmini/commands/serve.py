@@ -116,7 +116,7 @@ def main(arguments: list[str] | None = None) -> None:
     from gptmini.generation import Rules
     from gptmini.loading import load_for_sampling
     from gptmini.serving.engine import Engine
-    from gptmini.serving.server import Server, ServerSettings, listen, run
+    from gptmini.serving.server import QuietServer, Server, ServerSettings, listen
 
     rules = rules_of(options)
     Rules(**rules)  # checks the ranges before the model is loaded
@@ -153,6 +153,6 @@ def main(arguments: list[str] | None = None) -> None:
     port = listening.getsockname()[1]
     print(f"serving {settings.model} at http://{host}:{port} (API: /v1); Ctrl-C ends", flush=True)
     try:
-        run(Server(engine, tokenizer, settings).app(), listening)
+        QuietServer(Server(engine, tokenizer, settings).app()).run(sockets=[listening])
     finally:
         engine.close()

@@ -1,9 +1,11 @@
 """The checks of each HTTP request before it reaches an endpoint, and errors in OpenAI's format."""
 
+import asyncio
 import hmac
 import json
 from typing import Any
 
+from starlette.requests import ClientDisconnect
 from starlette.requests import Request as HTTPRequest
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -28,10 +30,11 @@ class Guard:
             return
         try:
             self._check(HTTPRequest(scope))
+            await self.app(scope, receive, send)
         except RequestError as error:
             await error_response(error)(scope, receive, send)
-            return
-        await self.app(scope, receive, send)
+        except asyncio.CancelledError:  # uvicorn ends open requests when the server stops
+            await error_response(stopping())(scope, receive, send)
 
     def _check(self, request: HTTPRequest) -> None:
         # The URL in request.url also contains the header Host, which a client can choose freely.
@@ -53,17 +56,25 @@ class Guard:
 async def json_of(request: HTTPRequest, limit: int) -> Any:
     """Return the parsed JSON of a request body.
 
-    Raises RequestError if the body has more than `limit` bytes, or if the body is not JSON.
+    Raises RequestError if the body has more than `limit` bytes, if it is not JSON, or if the client disconnects.
     """
     body = bytearray()
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > limit:
-            raise RequestError(f"the request body must have at most {limit} bytes", status=413)
+    try:
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > limit:
+                raise RequestError(f"the request body must have at most {limit} bytes", status=413)
+    except ClientDisconnect:
+        raise RequestError("the client has disconnected", status=499) from None
     try:
         return json.loads(body)
     except (ValueError, RecursionError):
         raise RequestError("the request body must be valid JSON") from None
+
+
+def stopping() -> RequestError:
+    """Return the error for a request that is still open when the server stops."""
+    return RequestError("the server is stopping", status=503, kind="server_error")
 
 
 def error_response(error: RequestError) -> JSONResponse:

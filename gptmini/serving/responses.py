@@ -11,6 +11,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from gptmini.serving.engine import AnswerPiece, Engine, QueueFullError, Request
+from gptmini.serving.guard import stopping
 from gptmini.serving.schema import REASONS, RequestError, ResponseKind, response_head, usage
 from gptmini.user_error import UserError
 
@@ -100,6 +101,9 @@ class AnswerStream(StreamingResponse):
         """Send the chunks."""
         try:
             await super().__call__(scope, receive, send)
+        except asyncio.CancelledError:  # the server stops
+            event = _event(stopping().body).encode()
+            await send({"type": "http.response.body", "body": event})
         finally:
             self._answers.cancel()
 

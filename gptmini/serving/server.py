@@ -21,8 +21,10 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
 from gptmini.data.chat_formats import ChatFormatError, checked_messages
+from gptmini.files import allow_open_files
 from gptmini.generation import Rules, prompt_ids
 from gptmini.generation.text import MOST_SAMPLES
+from gptmini.serving.connection import Connection, connections_of
 from gptmini.serving.conversation import room_for_answer
 from gptmini.serving.engine import AnswerPiece, Engine, QueueFullError, Request, T
 from gptmini.serving.guard import Guard, failed, json_of, not_found, refuse
@@ -47,6 +49,8 @@ CONTEXT_EXCEEDED = "context_length_exceeded"  # OpenAI's code for a prompt that 
 FINISHING = 10  # seconds that open answers have to finish when the server stops
 LONGEST_ERROR = 300  # maximum number of characters of an error message
 MOST_SHOWN = 64  # maximum number of tokens for which the web page shows attention
+# Maximum number of connections, most of which are idle. A connection takes up to 0.2 MB of memory.
+MOST_CONNECTIONS = 1000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -432,12 +436,40 @@ def listen(host: str, port: int) -> socket.socket:
     return socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP, listening.detach())
 
 
-def run(app: Starlette, listening: socket.socket) -> None:
-    """Run the server until SIGINT or SIGTERM. After the signal, open answers have FINISHING seconds to finish."""
-    config = uvicorn.Config(
-        app,
-        log_level="warning",
-        access_log=False,
-        timeout_graceful_shutdown=FINISHING,
-    )
-    uvicorn.Server(config).run(sockets=[listening])
+class QuietServer(uvicorn.Server):
+    """A server that drops late clients, and that prints no tracebacks when it stops.
+
+    After SIGINT or SIGTERM, open requests have FINISHING seconds to finish.
+    """
+
+    def __init__(self, app: Starlette) -> None:
+        # asyncio may accept as many connections as the backlog has, several times, before the first is dropped.
+        most = allow_open_files(8 * MOST_CONNECTIONS) // 8
+        config = uvicorn.Config(
+            app,
+            http=Connection,
+            ws="none",
+            lifespan="off",
+            log_level="warning",
+            access_log=False,
+            headers=[("X-Content-Type-Options", "nosniff")],
+            limit_concurrency=most,
+            backlog=most,
+            timeout_graceful_shutdown=FINISHING,
+        )
+        super().__init__(config)
+
+    async def on_tick(self, counter: int) -> bool:
+        """Drop late clients. uvicorn calls this method ten times per second."""
+        for connection in connections_of(self.server_state):
+            connection.drop_if_late()
+        return await super().on_tick(counter)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Let open requests finish. uvicorn cancels those that take longer than FINISHING; they send an error."""
+        await super().shutdown(sockets)
+        if self.server_state.tasks:
+            await asyncio.wait(self.server_state.tasks, timeout=1)
+        # A client that does not read its error must not keep the server.
+        for connection in connections_of(self.server_state):
+            connection.drop()

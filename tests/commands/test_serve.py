@@ -1,6 +1,9 @@
 """gptmini serve as a program: its address, its signals, and the mistakes that prevent its start."""
 
+import contextlib
+import json
 import re
+import resource
 import signal
 import socket
 import threading
@@ -13,6 +16,7 @@ import pytest
 import programs
 from gptmini.checkpoint.file import header, write_checkpoint
 from gptmini.commands.serve import own_hosts
+from gptmini.files import allow_open_files
 from gptmini.generation import generate
 from gptmini.loading import load
 from gptmini.tokenizer import byte, with_chat_template
@@ -73,14 +77,47 @@ def test_an_answer_that_takes_longer_than_ten_seconds_does_not_keep_the_server(c
     options = ("--port", "0", "--max-new-tokens", "10000000", "--ignore-end-of-text")
     with programs.start("serve", str(chatty), *options, text=True) as server:
         address = re.search(r"http://[^ ]+", server.stdout.readline()).group()
-        body = {"model": "chat.ckpt", "prompt": "Hi", "max_tokens": 10_000_000, "stream": True}
-        with httpx.stream("POST", f"{address}/v1/completions", json=body, timeout=PATIENCE) as got:
+        url = f"{address}/v1/completions"
+        body = {"model": "chat.ckpt", "prompt": "Hi", "max_tokens": 10_000_000}
+        found = []
+        whole = threading.Thread(
+            target=lambda: found.append(httpx.post(url, json=body, timeout=PATIENCE))
+        )
+        whole.start()
+        with httpx.stream("POST", url, json=body | {"stream": True}, timeout=PATIENCE) as got:
             lines = got.iter_lines()
             next(lines)
             began = time.monotonic()
             server.send_signal(signal.SIGTERM)
+            *_, last = filter(None, lines)
             assert server.wait(PATIENCE) == -signal.SIGTERM
             assert 5 < time.monotonic() - began < 20
+        whole.join(PATIENCE)
+        assert found[0].status_code == 503
+        for error in (found[0].json(), json.loads(last.removeprefix("data: "))):
+            assert error["error"]["type"] == "server_error"
+        assert server.stderr.read().count("\n") <= 1
+
+
+@pytest.mark.slow
+def test_half_open_connections_never_shut_others_out_nor_fill_the_log(chatty):
+    def with_few_files():
+        resource.setrlimit(resource.RLIMIT_NOFILE, (1024, 4096))
+        programs.gptmini()
+
+    allow_open_files(1100)  # of this process
+    arguments = ("serve", str(chatty), "--port", "0")
+    with (
+        contextlib.ExitStack() as held,
+        programs.start(*arguments, program=with_few_files, text=True) as server,
+    ):
+        port = int(re.search(r"http://[^ ]+:(\d+)", server.stdout.readline()).group(1))
+        for _ in range(1100):
+            connection = held.enter_context(socket.create_connection(("127.0.0.1", port)))
+            connection.sendall(b"GET /health HTTP/1.1\r\nHost: local")
+        assert httpx.get(f"http://127.0.0.1:{port}/health", timeout=PATIENCE).status_code == 200
+        server.send_signal(signal.SIGTERM)
+        assert server.stderr.read() == ""
 
 
 def test_a_server_for_the_network_knows_its_own_names():

@@ -4,10 +4,8 @@ import contextlib
 import threading
 import time
 
-import uvicorn
-
 from gptmini.serving.engine import Engine
-from gptmini.serving.server import Server, ServerSettings, listen
+from gptmini.serving.server import QuietServer, Server, ServerSettings, listen
 
 PATIENCE = 60  # seconds
 
@@ -25,7 +23,7 @@ def served(model, tokenizer, *, batch_size=4, max_waiting=100, **changes):
     engine = Engine(model, tokenizer, batch_size=batch_size, max_waiting=max_waiting)
     server = Server(engine, tokenizer, ServerSettings(**settings | changes))
     listening = listen("127.0.0.1", 0)
-    running = uvicorn.Server(uvicorn.Config(server.app(), log_level="warning"))
+    running = QuietServer(server.app())
     thread = threading.Thread(target=running.run, kwargs={"sockets": [listening]})
     thread.start()
     while not running.started:
