@@ -78,9 +78,16 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     options = parser.parse_args(arguments)
     if not 0 <= options.port <= 65535:
         parser.error(f"--port must be 0 to 65535, got {options.port}")
+    # With an empty host, such as an unset variable of a shell, the server would listen on all addresses.
+    try:
+        is_host = options.host.encode("idna") != b""
+    except UnicodeError:
+        is_host = False
+    if not is_host:
+        parser.error(f"--host must be an address or a name, got {options.host!r:.80}")
     for name in options.allow_host:
-        if "*" in name.removeprefix("*."):
-            parser.error(f"--allow-host must be a name or *.NAME, got {name}")
+        if not re.fullmatch(r"(\*\.)?[^*]+", name):
+            parser.error(f"--allow-host must be a name or *.NAME, got {name!r}")
     # HTTP headers are ASCII. An empty key, such as an unset variable of a shell, would let every client in.
     if options.api_key is not None and not re.fullmatch("[!-~]+", options.api_key):
         parser.error("--api-key must have visible ASCII characters only, and at least one")

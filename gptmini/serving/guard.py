@@ -38,19 +38,25 @@ class Guard:
 
     def _check(self, request: HTTPRequest) -> None:
         # The URL in request.url also contains the header Host, which a client can choose freely.
-        if self.api_key is not None and request.scope["path"] not in ("/", "/health"):
-            given = request.headers.get("authorization", "").removeprefix("Bearer ")
-            if not hmac.compare_digest(given.encode(), self.api_key.encode()):
-                raise RequestError(
-                    "the API key is missing or wrong; send the header Authorization: Bearer KEY",
-                    status=401,
-                    code="invalid_api_key",
-                )
+        is_public = request.scope["path"] in ("/", "/health")
+        if not is_public and not has_key(request, self.api_key):
+            raise RequestError(
+                "the API key is missing or wrong; send the header Authorization: Bearer KEY",
+                status=401,
+                code="invalid_api_key",
+                headers={"WWW-Authenticate": "Bearer"},
+            )
         if request.method != "POST":
             return
         content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if content_type != "application/json":
             raise RequestError("the header Content-Type must be application/json", status=415)
+
+
+def has_key(request: HTTPRequest, api_key: str | None) -> bool:
+    """Return whether a request has the API key, or whether the server needs none."""
+    given = request.headers.get("authorization", "").removeprefix("Bearer ")
+    return api_key is None or hmac.compare_digest(given.encode(), api_key.encode())
 
 
 async def json_of(request: HTTPRequest, limit: int) -> Any:

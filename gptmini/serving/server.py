@@ -1,8 +1,11 @@
 """The HTTP server. It has a web page and an API that OpenAI's clients can use."""
 
 import asyncio
+import base64
 import errno
+import hashlib
 import math
+import re
 import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -27,7 +30,7 @@ from gptmini.generation.text import MOST_SAMPLES
 from gptmini.serving.connection import Connection, connections_of
 from gptmini.serving.conversation import room_for_answer
 from gptmini.serving.engine import AnswerPiece, Engine, QueueFullError, Request, T
-from gptmini.serving.guard import Guard, failed, json_of, not_found, refuse
+from gptmini.serving.guard import Guard, failed, has_key, json_of, not_found, refuse
 from gptmini.serving.inspection import last_attention, score_prompt
 from gptmini.serving.responses import ChoiceBuilder, Responder, finish_reason, queue_full
 from gptmini.serving.schema import (
@@ -93,6 +96,8 @@ class Server:
         # No longer text fits into the context, because a character has at least one byte.
         longest = max(len(tokenizer.token_bytes(i)) for i in range(tokenizer.n_vocab))
         self.most_characters = self.context * longest
+        self._page = files("gptmini.serving").joinpath("page.html").read_text(encoding="utf-8")
+        self._page_policy = content_security_policy(self._page)
 
     def app(self) -> Starlette:
         """Return the ASGI application."""
@@ -128,21 +133,22 @@ class Server:
 
     async def page(self, request: HTTPRequest) -> Response:
         """Return the web page."""
-        html = files("gptmini.serving").joinpath("page.html").read_text(encoding="utf-8")
-        return HTMLResponse(html)
+        return HTMLResponse(self._page, headers={"Content-Security-Policy": self._page_policy})
 
     async def health(self, request: HTTPRequest) -> Response:
-        """Return the settings that the web page needs, and the number of requests that are open."""
-        return JSONResponse(
-            {
-                "status": "ok",
+        """Return the settings that the web page needs, and the number of requests that are open.
+
+        A client without the key learns only that the server is there.
+        """
+        health = {"status": "ok", "needs_key": self.settings.api_key is not None}
+        if has_key(request, self.settings.api_key):
+            health |= {
                 "model": self.settings.model,
                 "open": self.engine.n_open,
                 "chats": self.tokenizer.chat_template is not None,
-                "needs_key": self.settings.api_key is not None,
                 "defaults": self.settings.defaults | {"seed": self.settings.seed},
             }
-        )
+        return JSONResponse(health)
 
     async def attention(self, request: HTTPRequest) -> Response:
         """Return the attention between the last tokens of a text or a chat. The web page shows it."""
@@ -434,6 +440,15 @@ def listen(host: str, port: int) -> socket.socket:
     # asyncio sends each chunk at once (TCP_NODELAY) only if the socket names its protocol. Otherwise a chunk waits up
     # to 40 ms for the client to acknowledge the previous chunk.
     return socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP, listening.detach())
+
+
+def content_security_policy(page: str) -> str:
+    """Return a policy with which a browser runs only the script and the style of this page."""
+    policy = "default-src 'none'; img-src data:; connect-src 'self'; base-uri 'none'; form-action 'none'; "
+    for tag, content in re.findall(r"<(script|style)>(.*?)</", page, flags=re.DOTALL):
+        digest = base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
+        policy += f"{tag}-src 'sha256-{digest}'; "
+    return policy + "frame-ancestors 'none'"
 
 
 class QuietServer(uvicorn.Server):

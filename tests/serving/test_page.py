@@ -49,6 +49,36 @@ def browser():
 
 
 @pytest.mark.slow
+def test_the_page_asks_again_with_the_key_and_runs_no_script_of_others(browser, model):
+    from selenium.webdriver.common.by import By
+    from selenium.webdriver.common.keys import Keys
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    def find(selector):
+        return browser.find_element(By.CSS_SELECTOR, selector)
+
+    def wait(condition):
+        return WebDriverWait(browser, PATIENCE).until(lambda _: condition())
+
+    with served(model, LETTERS, api_key="secret", max_tokens=100) as (url, _):
+        browser.get(url)
+        wait(find("#api_key").is_displayed)
+        assert find("#model").text == ""
+        find("#api_key").send_keys("secret", Keys.TAB)
+        wait(lambda: find("#model").text == "tiny")
+        find("#prompt").send_keys("abc?", Keys.ENTER)
+        wait(lambda: browser.execute_script("return messages.length") == 2)
+        assert find("#error").text == ""
+
+        browser.get_log("browser")
+        add = "const s = document.createElement('script'); s.textContent = 'document.title = 1';"
+        browser.execute_script(f"{add} document.body.append(s);")
+        assert browser.title == "gptmini"
+        (entry,) = browser.get_log("browser")
+        assert "Content Security Policy" in entry["message"]
+
+
+@pytest.mark.slow
 def test_text_chat_probabilities_and_attention(browser, model):
     from selenium.webdriver.common.by import By
     from selenium.webdriver.common.keys import Keys

@@ -254,7 +254,9 @@ def test_other_sites_and_other_content_types_are_refused(address):
         httpx.post(url, content="{", headers={"content-type": "application/json"}).status_code
         == 400
     )
-    assert httpx.get(f"{address}/", headers={"host": "evil.example"}).status_code == 400
+    evil = httpx.get(f"{address}/", headers={"host": "evil.example"})
+    assert evil.status_code == 400
+    assert evil.headers["x-content-type-options"] == "nosniff"
     origin = {"origin": "https://evil.example"}
     assert (
         "access-control-allow-origin" not in httpx.get(f"{address}/health", headers=origin).headers
@@ -280,7 +282,12 @@ def test_a_large_body_and_a_full_queue_are_refused(model):
 
 def test_a_key_is_required_where_it_is_set(model):
     with served(model, LETTERS, api_key="secret") as (url, _):
-        assert httpx.get(f"{url}/v1/models").status_code == 401
+        refused = httpx.get(f"{url}/v1/models")
+        assert refused.status_code == 401
+        assert refused.headers["www-authenticate"] == "Bearer"
+        assert httpx.get(f"{url}/health").json() == {"status": "ok", "needs_key": True}
+        key = {"authorization": "Bearer secret"}
+        assert httpx.get(f"{url}/health", headers=key).json()["model"] == "tiny"
         disguised = {"host": "127.0.0.1:8000/health?"}
         assert httpx.get(f"{url}/v1/models", headers=disguised).status_code in (400, 401)
         assert httpx.get(url).status_code == 200
