@@ -1,6 +1,7 @@
 """The wheel alone, unpacked without the rest of the clone, trains, resumes, samples, evaluates and reports."""
 
 import os
+import re
 import subprocess
 import sys
 import zipfile
@@ -40,6 +41,14 @@ def wheel(tmp_path_factory):
     run("-c", build, str(folder), folder=ROOT)
     (path,) = folder.glob("*.whl")
     return path
+
+
+def test_the_image_has_a_fixed_base_and_does_not_run_as_root():
+    commands = [line.split() for line in (ROOT / "Dockerfile").read_text().splitlines() if line]
+    (base,) = (words[1] for words in commands if words[0] == "FROM")
+    assert re.fullmatch(r"python:3\.\d+-\w+", base)
+    *_, user = (words[1] for words in commands if words[0] == "USER")
+    assert user not in ("root", "0")
 
 
 def test_the_wheel_holds_every_configuration(wheel):
