@@ -4,7 +4,6 @@ import argparse
 import os
 import re
 import socket
-import sys
 from contextlib import suppress
 from importlib.util import find_spec
 
@@ -13,6 +12,7 @@ from gptmini.commands.mistakes import Parser, one_line_errors, path_argument
 from gptmini.commands.sample_options import add_device, add_sampling, rules_of
 from gptmini.configuration.messages import advising_on_memory
 from gptmini.files import install_command
+from gptmini.job.printing import print_lines, print_note
 from gptmini.process import restore_gc_and_sigint
 from gptmini.runs import named_run
 from gptmini.settings import CHAT_TOKENS
@@ -146,11 +146,9 @@ def main(arguments: list[str] | None = None) -> None:
     )
     if host not in LOCAL_HOSTS:
         names = ", ".join([*own_hosts(options.host), *options.allow_host])
-        print(
-            f"note: clients can call the server {names}; --allow-host adds a name", file=sys.stderr
-        )
+        print_note(f"note: clients can call the server {names}; --allow-host adds a name")
         if options.api_key is None:
-            print("note: every client in the network can use it; set --api-key", file=sys.stderr)
+            print_note("note: every client in the network can use it; set --api-key")
     engine = Engine(
         model,
         tokenizer,
@@ -158,7 +156,7 @@ def main(arguments: list[str] | None = None) -> None:
         max_waiting=options.max_waiting,
     )
     port = listening.getsockname()[1]
-    print(f"serving {settings.model} at http://{host}:{port} (API: /v1); Ctrl-C ends", flush=True)
+    print_lines(f"serving {settings.model} at http://{host}:{port} (API: /v1); Ctrl-C ends")
     try:
         QuietServer(Server(engine, tokenizer, settings).app()).run(sockets=[listening])
     finally:

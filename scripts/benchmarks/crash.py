@@ -74,7 +74,8 @@ class Counter(L.Callback):
 """
 KINDS = ("start-up", "training", "write")  # phases in which a run is killed, in turns
 START_UP = 4  # seconds per process within which a kill during start-up happens
-DIFFERING = ("work/",)  # prefixes of tags that may differ, because speed and memory vary between runs
+# Prefixes of tags that may differ, because speed and memory vary between runs.
+DIFFERING = ("work/",)
 
 SWEEP = (
     "experiment=smoke",
