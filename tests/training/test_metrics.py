@@ -227,7 +227,8 @@ def test_names_that_are_not_utf8_are_escaped_for_tensorboard(tmp_path):
 def log_all(loggers, steps, *, start):
     """Log what a run logs in these steps, as start number `start`."""
     for logger in loggers:
-        logger.log_table("setup/config", [["start"], [str(start)]], 0)
+        if start == 1:
+            logger.log_table("setup/config", [["seed"], ["1"]], 0)
         for step in steps:
             logger.log_metrics({"often": float(step)}, step)
             if step == 25:
