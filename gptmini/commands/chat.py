@@ -160,7 +160,7 @@ def talk(conversation: "Conversation") -> bool:
             command = COMMAND.fullmatch(line.strip())
             try:
                 if encodable(line) != line:
-                    raise UserError("a line must be UTF-8 text")
+                    raise UserError("the line is not UTF-8 text; type it again")
                 if command is not None:
                     line = obey(conversation, command[1], command[2] or "")
                 if line.strip():
@@ -259,7 +259,7 @@ def obey(conversation: "Conversation", name: str, argument: str) -> str:
         chat = json.dumps({"messages": messages}, ensure_ascii=False)
         try:
             with Path(argument).expanduser().open("a", encoding="utf-8") as file:
-                file.write(f"{encodable(chat)}\n")
+                file.write(f"{chat}\n")
         except (OSError, RuntimeError, ValueError) as error:  # no home folder; a zero byte
             reason = error.strerror if isinstance(error, OSError) else error
             raise UserError(f"cannot write {argument}: {reason}") from None

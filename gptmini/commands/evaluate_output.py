@@ -3,6 +3,8 @@
 from collections.abc import Iterator
 from typing import Any
 
+from gptmini.evaluation.intervals import FEWEST_EQUAL_PARTS
+
 
 def topic_lines(report: dict[str, Any]) -> Iterator[str]:
     """Yield the results of an evaluation. Each line has one result."""
@@ -21,19 +23,18 @@ def topic_lines(report: dict[str, Any]) -> Iterator[str]:
         yield line("second - first", difference, "+.4f", "bits per byte")
         if difference["value"]:
             yield f"{'lower':15} the {'first' if difference['value'] > 0 else 'second'} model"
-        if share_won is None:
-            yield (
-                f"{'no interval':15} the text has one part, or the tokenizers split it into different parts"
-            )
-        else:
+        if share_won is not None:
             yield f"{'first is lower':15} in {share_won:.0%} of the {intervals['part']}"
+        elif intervals["parts"] > 1:
+            yield f"{'no interval':15} the tokenizers split the text into different parts"
 
-    n_equal = f"{intervals['equal_parts']:,.1f}"
+    n_equal = f"{intervals['equal_parts']:,.1f} equal parts"
     if report["models"][0]["bits_per_byte"]["interval"] is None:
-        yield f"{'no interval':15} the text counts as {n_equal} {intervals['part']} of equal length; give more text"
+        needed = f"an interval needs {FEWEST_EQUAL_PARTS}"
+        yield f"{'no interval':15} the text is as informative as {n_equal}, and {needed}; give more text"
     else:
         parts = f"{intervals['parts']:,} {intervals['part']}"
-        yield f"{'intervals':15} {intervals['share']:.0%} from {parts}, which count as {n_equal} of equal length"
+        yield f"{'intervals':15} {intervals['share']:.0%} from {parts}, as informative as {n_equal}"
 
 
 def line(name: str, figure: dict[str, Any], digits: str, unit: str = "") -> str:

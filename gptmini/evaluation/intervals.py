@@ -31,8 +31,8 @@ class Comparison(NamedTuple):
     Both fields are None if the text has a single part, or if the tokenizers divide the text into different parts.
     """
 
-    # Confidence interval of the difference in bits per byte: second model minus first model. None if the text has too
-    # few parts, or too uneven parts.
+    # Confidence interval of the difference in bits per byte: second model minus first model. Also None if the text has
+    # fewer than FEWEST_EQUAL_PARTS equal parts.
     interval: Interval | None
     share_won: float | None  # fraction of parts that the first model predicts better
 

@@ -22,12 +22,12 @@ class Connection(H11Protocol):
         """Start to wait for a request. If there are too many connections, drop one of them."""
         super().connection_made(transport)
         self._since = self.loop.time()
-        assert self.limit_concurrency is not None
+        assert self.limit_concurrency is not None  # QuietServer sets it
         if len(self.connections) >= self.limit_concurrency:
             min(connections_of(self.server_state), key=Connection.waiting_since).drop()
 
     def waiting_since(self) -> float:
-        """Return since when the server waits for a request or for the client to read. While it answers, this is now."""
+        """Return the time since which the server waits for the client. While the server answers, return now."""
         cycle = self.cycle
         is_answering = cycle is not None and not cycle.more_body and not cycle.response_complete
         if cycle is not self._cycle or (is_answering and not self.flow.write_paused):

@@ -63,8 +63,8 @@ class Answer:
 class Engine:
     """Answers requests in one batch.
 
-    In float32 and float64, a request never changes the text of another answer. In bfloat16, sums of another batch shape
-    round differently. docs/chat.md says how many texts differed.
+    In float32 and float64, a request never changes the text of another answer. In bfloat16, the rounding of a sum
+    depends on the size of the batch. docs/chat.md says how many texts differed.
 
     A row of the batch keeps its keys and values after an answer. Therefore, the next turn of a chat encodes only the
     tokens that are new.

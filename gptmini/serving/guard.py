@@ -54,7 +54,7 @@ class Guard:
 
 
 def has_key(request: HTTPRequest, api_key: str | None) -> bool:
-    """Return whether a request has the API key, or whether the server needs none."""
+    """Return whether a request may use the API: it has the key, or the server needs none."""
     given = request.headers.get("authorization", "").removeprefix("Bearer ")
     return api_key is None or hmac.compare_digest(given.encode(), api_key.encode())
 

@@ -46,6 +46,9 @@ NEUTRAL: dict[str, tuple] = {
 }
 StopString = Annotated[str, Field(min_length=1)]
 T = TypeVar("T")
+MOST_PROMPTS = (
+    2048  # prompts of a request; checking more would take longer than a client waits for /health
+)
 # A list that is not checked further after its first wrong element.
 Several = Annotated[list[T], Field(fail_fast=True)]
 ResponseKind = Literal["chat.completion", "chat.completion.chunk", "text_completion"]
@@ -114,7 +117,12 @@ class _Sampling(BaseModel):
 class CompletionRequest(_Sampling):
     """The body of a request to /v1/completions."""
 
-    prompt: str | Several[str] | Several[NonNegativeInt] | Several[Several[NonNegativeInt]] = ""
+    prompt: (
+        str
+        | Annotated[Several[str], Field(max_length=MOST_PROMPTS)]
+        | Several[NonNegativeInt]
+        | Annotated[Several[Several[NonNegativeInt]], Field(max_length=MOST_PROMPTS)]
+    ) = ""
     echo: bool | None = None
     logprobs: int | None = Field(default=None, ge=0, le=MOST_LIKELIEST)
 

@@ -54,6 +54,9 @@ LONGEST_ERROR = 300  # maximum number of characters of an error message
 MOST_SHOWN = 64  # maximum number of tokens for which the web page shows attention
 # Maximum number of connections, most of which are idle. A connection takes up to 0.2 MB of memory.
 MOST_CONNECTIONS = 1000
+BACKLOGS = (
+    8  # open files per connection, in multiples of the backlog; 1,100 new clients needed fewer
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +96,7 @@ class Server:
         self.tokenizer = tokenizer
         self.settings = settings
         self.context = engine.model.config.longest_input
-        # No longer text fits into the context, because a character has at least one byte.
+        # A token stands for at most `longest` bytes, and a character has at least one byte.
         longest = max(len(tokenizer.token_bytes(i)) for i in range(tokenizer.n_vocab))
         self.most_characters = self.context * longest
         self._page = files("gptmini.serving").joinpath("page.html").read_text(encoding="utf-8")
@@ -156,7 +159,7 @@ class Server:
         try:
             asked = AttentionRequest.model_validate(body)
             ids = await (
-                asyncio.to_thread(self._text_ids, asked.text)
+                asyncio.to_thread(self._text_ids, asked.text, "text")
                 if asked.messages is None
                 else asyncio.to_thread(self._chat_ids, asked.messages)
             )
@@ -166,7 +169,8 @@ class Server:
             raise RequestError(f"{error!s:.{LONGEST_ERROR}}") from None
         weights = await self._by_engine(partial(last_attention, self.engine.model, ids, MOST_SHOWN))
         shown = [token_text(self.tokenizer, i) for i in ids[-MOST_SHOWN:]]
-        return JSONResponse({"tokens": shown, "n_tokens": len(ids), "weights": weights})
+        content = {"tokens": shown, "n_tokens": len(ids), "weights": weights}
+        return await asyncio.to_thread(JSONResponse, content)  # it may have megabytes
 
     async def _by_engine(self, function: Callable[[], T]) -> T:
         """Run a function in the thread of the engine. Raises RequestError if the queue is full."""
@@ -306,17 +310,17 @@ class Server:
         self._check_length(encoder.prompt_text(checked), "messages")
         return encoder.prompt(checked)
 
-    def _text_ids(self, text: str) -> list[int]:
+    def _text_ids(self, text: str, param: str) -> list[int]:
         """Return the ids of a text. Raises RequestError if the text cannot fit into the context."""
-        self._check_length(text, "prompt")
+        self._check_length(text, param)
         return prompt_ids(self.tokenizer, text)
 
     def _check_length(self, text: str, param: str) -> None:
         """Raise RequestError if a text cannot fit into the context. This takes less time than encoding the text."""
         if len(text) > self.most_characters:
             raise RequestError(
-                f"the prompt has {len(text)} characters, but the model's context of {self.context} tokens has room "
-                f"for at most {self.most_characters}",
+                f"the prompt has {len(text):,} characters, but a context of {self.context:,} tokens holds at most "
+                f"{self.most_characters:,}; shorten the prompt",
                 param=param,
                 code=CONTEXT_EXCEEDED,
             )
@@ -343,7 +347,9 @@ class Server:
     def _prompts(self, texts: list[str | list[int]]) -> list[list[int]]:
         """Return the ids of each prompt."""
         try:
-            prompts = [self._text_ids(text) if isinstance(text, str) else text for text in texts]
+            prompts = [
+                self._text_ids(text, "prompt") if isinstance(text, str) else text for text in texts
+            ]
         except UserError as error:
             raise RequestError(f"prompt: {error!s:.{LONGEST_ERROR}}", param="prompt") from None
         return [self._check_ids(ids) for ids in prompts]
@@ -430,13 +436,14 @@ def listen(host: str, port: int) -> socket.socket:
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         listening = socket.create_server((host, port), family=family)
-    except OSError as error:
-        remedy = (
-            "use a different --port"
-            if error.errno == errno.EADDRINUSE
-            else "check --host and --port"
-        )
-        raise UserError(f"cannot listen on {host}:{port}: {error.strerror}; {remedy}") from None
+    except (
+        OSError,
+        UnicodeError,
+    ) as error:  # a name that is too long or not UTF-8 is a UnicodeError
+        code = getattr(error, "errno", None)
+        remedy = "use a different --port" if code == errno.EADDRINUSE else "check --host and --port"
+        reason = getattr(error, "strerror", error)
+        raise UserError(f"cannot listen on {host:.80}:{port}: {reason}; {remedy}") from None
     # asyncio sends each chunk at once (TCP_NODELAY) only if the socket names its protocol. Otherwise a chunk waits up
     # to 40 ms for the client to acknowledge the previous chunk.
     return socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP, listening.detach())
@@ -458,8 +465,8 @@ class QuietServer(uvicorn.Server):
     """
 
     def __init__(self, app: Starlette) -> None:
-        # asyncio may accept as many connections as the backlog has, several times, before the first is dropped.
-        most = allow_open_files(8 * MOST_CONNECTIONS) // 8
+        # asyncio accepts several backlogs of connections before the first is dropped.
+        most = max(1, allow_open_files(BACKLOGS * MOST_CONNECTIONS) // BACKLOGS)
         config = uvicorn.Config(
             app,
             http=Connection,
