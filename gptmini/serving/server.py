@@ -54,9 +54,9 @@ LONGEST_ERROR = 300  # maximum number of characters of an error message
 MOST_SHOWN = 64  # maximum number of tokens for which the web page shows attention
 # Maximum number of connections, most of which are idle. A connection takes up to 0.2 MB of memory.
 MOST_CONNECTIONS = 1000
-BACKLOGS = (
-    8  # open files per connection, in multiples of the backlog; 1,100 new clients needed fewer
-)
+# Open files per connection. asyncio accepts several backlogs of connections before the first is dropped.
+BACKLOGS = 8
+FEWEST_CONNECTIONS = 8  # a system that allows few open files may refuse some of them
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -436,10 +436,8 @@ def listen(host: str, port: int) -> socket.socket:
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         listening = socket.create_server((host, port), family=family)
-    except (
-        OSError,
-        UnicodeError,
-    ) as error:  # a name that is too long or not UTF-8 is a UnicodeError
+    # A name that is too long or not UTF-8 gives the other two errors.
+    except (OSError, TypeError, UnicodeError) as error:
         code = getattr(error, "errno", None)
         remedy = "use a different --port" if code == errno.EADDRINUSE else "check --host and --port"
         reason = getattr(error, "strerror", error)
@@ -465,8 +463,8 @@ class QuietServer(uvicorn.Server):
     """
 
     def __init__(self, app: Starlette) -> None:
-        # asyncio accepts several backlogs of connections before the first is dropped.
-        most = max(1, allow_open_files(BACKLOGS * MOST_CONNECTIONS) // BACKLOGS)
+        n_files = allow_open_files(BACKLOGS * MOST_CONNECTIONS)
+        most = max(FEWEST_CONNECTIONS, n_files // BACKLOGS)
         config = uvicorn.Config(
             app,
             http=Connection,
