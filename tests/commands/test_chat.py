@@ -97,6 +97,9 @@ def test_fifty_turns_with_ctrl_c_at_random_moments_keep_the_history(chatty, tmp_
         time.sleep(draw.choice([0, 0.002, 0.02, 0.1]))
         chat.type("\x03")
         chat.wait_for(rb"> $")
+    # The prompt may have come before the last Ctrl-C, which would drop the next line.
+    chat.type("\n")
+    chat.wait_for(rb"> $")
     chat.type(f"/save {tmp_path / 'saved.jsonl'}\n")
     chat.wait_for(rb"saved \d+ messages(?s:.)*> $")
     assert chat.end() == 0

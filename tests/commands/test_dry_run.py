@@ -93,10 +93,13 @@ def test_steps_of_the_real_model_are_measured_for_three_seconds(script, monkeypa
     assert next(ticks) == 2 * (1 + 3)  # the start and the end of a warm-up step and of three steps
 
 
-def test_automatic_choices_have_reasons(estimate):
+@pytest.mark.parametrize(("has_bf16", "said"), [(False, "not known"), (True, "model.d_model=384")])
+def test_automatic_choices_have_reasons(estimate, monkeypatch, has_bf16, said):
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: has_bf16)
     found = topics(estimate("trainer.device=cpu", "trainer.compile=false"))
-    (reason,) = found["reasons"]
+    reason = " ".join(found["reasons"])
     assert reason.startswith("trainer.precision=fp32: ")
+    assert said in reason
     chosen = ("trainer.device=cpu", "trainer.precision=fp32", "trainer.compile=false")
     assert "reasons" not in topics(estimate(*chosen))
 
