@@ -2,7 +2,10 @@
 
 import json
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
+
+from gptmini.data.pieces import PIECE
 
 CHAT_FIELD = "messages"  # the field that contains the chat, unless data.field is set
 SHOWN = 60  # number of characters of a value that an error message shows
@@ -18,6 +21,11 @@ SPEAKERS = {
     "tool": "tool",
     "observation": "tool",
 }
+
+
+# Fields with which other programs change what is trained on. Some formats use "history" and "system".
+UNUSED = ("chosen", "rejected", "label", "functions", "documents", "history", "system")
+LABELS = ("label", "kto_tag")  # false if the answer of a record is a bad example
 
 
 class ChatFormatError(ValueError):
@@ -37,24 +45,72 @@ def messages_of(record: Any, field: str | None) -> list[dict[str, Any]]:
     - "prompt" and "completion": the values are two strings, or two lists of messages.
 
     The string in the field "system", if there is one, becomes the system message of a chat that has no system message.
+    If the fields of several formats have values, the first of these formats is read.
 
     Args:
         record: a JSON value.
         field: the field that contains the messages in OpenAI's or ShareGPT's format. The name a.b means the field b of
             the record in the field a.
 
-    Raises ChatFormatError if the record has a different format.
+    Raises ChatFormatError if the record has a different format, or if it is labelled as a bad example.
     """
+    if field is None and not isinstance(record, dict):
+        raise ChatFormatError(f"expected a record, got {_shown(record)}")
+    for name in LABELS:
+        if isinstance(record, dict) and record.get(name) is False:
+            raise ChatFormatError(f"the field '{name}' is false, so the answer is a bad example")
     if field is not None:
         return checked_messages(_field(record, field))
-    if not isinstance(record, dict):
-        raise ChatFormatError(f"expected a record, got {_shown(record)}")
-    for fields, read in FORMATS.items():
-        if all(name in record for name in fields):
-            return _with_system(record, checked_messages(read(record)))
+    fields = format_of_chat(record)
+    if fields is not None:
+        return _with_system(record, checked_messages(FORMATS[fields](record)))
     known = "; ".join(" and ".join(fields) for fields in FORMATS)
     found = ", ".join(map(str, record)) or "none"
     raise ChatFormatError(f"expected the fields of a chat ({known}), got the fields {found:.200}")
+
+
+def format_of_chat(record: dict[str, Any]) -> tuple[str, ...] | None:
+    """Return the fields that determine the format of a chat. Return None if the record has no format.
+
+    A table has the fields of all formats in each row. Therefore, prefer a format whose fields have values.
+    """
+    named = [fields for fields in FORMATS if all(name in record for name in fields)]
+    filled = [fields for fields in named if all(record[name] for name in fields)]
+    return next(iter([*filled, *named]), None)
+
+
+def document_of(record: Any, field: str) -> tuple[str, set[str]]:
+    """Return the messages of a record in JSON, with its tools if it has any, and the known fields that are not used.
+
+    With field=CHAT_FIELD, the fields of the record determine the format of the chat. Raises ChatFormatError if the
+    record does not contain a chat, or if the chat is longer than a piece.
+    """
+    messages = messages_of(record, None if field == CHAT_FIELD else field)
+    tools = _list_in(record.get("tools") or [], "the field 'tools'")
+    if not all(isinstance(tool, dict) for tool in tools):
+        raise ChatFormatError(f"the field 'tools' must contain only records, got {_shown(tools)}")
+    try:
+        chat = {"messages": messages, "tools": tools} if tools else messages
+        text = json.dumps(chat, ensure_ascii=False)
+    except TypeError as error:  # a value that JSON does not support, such as a date in Parquet
+        raise ChatFormatError(f"messages must contain only JSON values: {error}") from None
+    if len(text) > PIECE:
+        raise ChatFormatError(f"a chat must have at most {PIECE:,} characters, got {len(text):,}")
+
+    unused = {name for name in UNUSED if record.get(name) not in (None, "", [], True)}
+    if format_of_chat(record) == ALPACA:
+        unused.discard("history")
+    if messages[0]["content"] == record.get("system"):
+        unused.discard("system")
+    if any(message.get("weight") == 0 for message in messages):
+        unused.add("weight")
+    return text, unused
+
+
+def parse_chat(text: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]] | None]:
+    """Return the messages and the tools of a chat from the text of its document."""
+    chat = json.loads(text)
+    return (chat, None) if isinstance(chat, list) else (chat["messages"], chat["tools"])
 
 
 def _with_system(record: dict[str, Any], messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -74,7 +130,18 @@ def _alpaca(record: dict[str, Any]) -> list[Any]:
         if not isinstance(more, str):
             raise ChatFormatError(f"the field 'input' must be a string, got {_shown(more)}")
         asked = f"{asked}\n\n{more}"
-    return [{"role": "user", "content": asked}, {"role": "assistant", "content": record["output"]}]
+    earlier = _list_in(record.get("history") or [], "the field 'history'")
+    turns = [*earlier, [asked, record["output"]]]
+    if not all(isinstance(turn, list) and len(turn) == 2 for turn in turns):
+        raise ChatFormatError(
+            f"the field 'history' must contain questions with their answers, got {_shown(earlier)}"
+        )
+    roles = ("user", "assistant")
+    return [
+        {"role": role, "content": text}
+        for turn in turns
+        for role, text in zip(roles, turn, strict=True)
+    ]
 
 
 def _prompt_and_completion(record: dict[str, Any]) -> list[Any]:
@@ -93,16 +160,17 @@ def _prompt_and_completion(record: dict[str, Any]) -> list[Any]:
     )
 
 
+ALPACA = ("instruction", "output")
 # The function that reads each format. The keys are the names of the fields that identify the format.
 FORMATS: dict[tuple[str, ...], Callable[[dict[str, Any]], Any]] = {
     ("messages",): lambda record: record["messages"],
     ("conversations",): lambda record: record["conversations"],
-    ("instruction", "output"): _alpaca,
+    ALPACA: _alpaca,
     ("prompt", "completion"): _prompt_and_completion,
 }
 
-# All fields that the formats read.
-CHAT_FIELDS = {*(name for fields in FORMATS for name in fields), "input", "system"}
+# All fields that the formats read or name.
+CHAT_FIELDS = {*sum(FORMATS, ()), "input", "tools", *LABELS, *UNUSED}
 
 
 def _field(record: Any, field: str) -> Any:
@@ -120,18 +188,23 @@ def _field(record: Any, field: str) -> Any:
 
 def checked_messages(messages: Any) -> list[dict[str, Any]]:
     """Return messages with the strings "role" and "content". Raise ChatFormatError if this is not possible."""
-    if isinstance(messages, str):
-        try:
-            messages = json.loads(messages)
-        except (ValueError, RecursionError):
-            raise ChatFormatError(
-                f"messages must be a list, or a string with a list in JSON, got {_shown(messages)}"
-            ) from None
-    if not isinstance(messages, Sequence) or isinstance(messages, str) or not messages:
-        raise ChatFormatError(
-            f"messages must be a list with at least one message, got {_shown(messages)}"
-        )
+    messages = _list_in(messages, "messages")
+    if not messages:
+        raise ChatFormatError("messages must be a list with at least one message, got []")
     return [_message(message, number) for number, message in enumerate(messages, start=1)]
+
+
+def _list_in(value: Any, name: str) -> Sequence[Any]:
+    """Return a list, or the list in a string of JSON. Raise ChatFormatError for any other value."""
+    found = value
+    if isinstance(value, str):
+        with suppress(ValueError, RecursionError):
+            found = json.loads(value)
+    if not isinstance(found, Sequence) or isinstance(found, str):
+        raise ChatFormatError(
+            f"{name} must be a list, or a string with a list in JSON, got {_shown(value)}"
+        )
+    return found
 
 
 def _message(message: Any, number: int) -> dict[str, Any]:
@@ -153,6 +226,10 @@ def _message(message: Any, number: int) -> dict[str, Any]:
     if not isinstance(role, str):
         raise ChatFormatError(
             f"message {number}: the field 'role' must be a string, got {_shown(role)}"
+        )
+    if fields.get("weight", 1) not in (0, 1):
+        raise ChatFormatError(
+            f"message {number}: the field 'weight' must be 0 or 1, got {_shown(fields['weight'])}"
         )
     return {
         "role": role,

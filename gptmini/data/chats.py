@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from gptmini.data.chat_formats import parse_chat
 from gptmini.data.corpus import Corpus, Document
 from gptmini.data.readers import MOST_LISTED
 from gptmini.tokenizer import Tokenizer
@@ -24,6 +25,7 @@ class ChatReport:
     refused: list[str] = field(default_factory=list)
     n_without: int = 0  # number of chats without any token that the loss counts
     roles: list[str] = field(default_factory=list)  # the first MOST_ROLES roles, sorted
+    ignores_tools: bool = False  # whether chats have tools, which the template does not use
 
     def skip(self, problem: str) -> None:
         """Count a chat that the template rejects."""
@@ -40,6 +42,7 @@ class ChatReport:
         self.n_refused += others.n_refused
         self.refused = [*self.refused, *others.refused][:MOST_LISTED]
         self.n_without += others.n_without
+        self.ignores_tools |= others.ignores_tools
         self.add_roles(others.roles)
 
     def skipped(self) -> str:
@@ -64,6 +67,8 @@ class ChatReport:
                 f"{self.n_without:,} {noun} no answer to train on; with data.loss_on=answers, answers must have the "
                 f"role 'assistant', got the roles {self.named_roles()}"
             )
+        if self.ignores_tools:
+            notes.append("the chat template does not use the field 'tools' of the chats")
         return notes
 
     def named_roles(self) -> str:
@@ -111,10 +116,10 @@ def encode_chats(
 
     chats = tokenizer.chat_encoder
     for document in documents:
-        messages = json.loads(document.text)
+        messages, tools = parse_chat(document.text)
         report.add_roles(message["role"] for message in messages)
         try:
-            ids, is_counted = chats.encode(messages, loss_on=corpus.loss_on)
+            ids, is_counted = chats.encode(messages, tools=tools, loss_on=corpus.loss_on)
         except UserError as error:
             place = f"{document.where}: " if document.where else ""
             problem = f"{place}cannot encode the chat: {error}"
@@ -128,5 +133,6 @@ def encode_chats(
             continue
 
         report.n_without += not is_counted.any()
+        report.ignores_tools |= tools is not None and not chats.uses_tools
         marked = ids.astype(np.int64)
         yield np.where(is_counted, marked, ~marked)

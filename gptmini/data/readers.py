@@ -1,7 +1,9 @@
 """Read the documents of a file. The file contains plain text, JSON lines, CSV, TSV or Parquet."""
 
 import csv
+import io
 import json
+import re
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
@@ -10,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from gptmini.data.chat_formats import CHAT_FIELD, CHAT_FIELDS, ChatFormatError, messages_of
+from gptmini.data.chat_formats import CHAT_FIELDS, ChatFormatError, document_of, format_of_chat
 from gptmini.data.opening import (
     LONGEST_LINE,
     Lines,
@@ -21,7 +23,7 @@ from gptmini.data.opening import (
     import_pyarrow,
     opened,
 )
-from gptmini.data.pieces import PIECE, Piece, in_pieces
+from gptmini.data.pieces import Piece, in_pieces
 from gptmini.data.quoting import DELIMITERS, guess_delimiter, looks_like_row, quoting_of
 from gptmini.user_error import UserError
 
@@ -33,6 +35,14 @@ MOST_LISTED = 10_000
 # A note reports a value if the value has at least this many lines and all these lines look like rows. Text often
 # contains a few lines that look like rows.
 SUSPICIOUS = 3
+
+IS_CHAT = "contains a chat instead of text"
+CHAT_REMEDY = "add data.template=chat to train on chats"
+# Values of chats that earlier versions ignored, in JSON and as columns. They refused chats without messages.
+NEW_FIELDS = re.compile(
+    r'"(?:tools|history|label|kto_tag|weight)"\s*+:\s*+(?!null|true|1[,}\s]|\[\s*\])|"messages"\s*:\s*null'
+)
+NEW_COLUMNS = re.compile(r"\b(?:(?:tools|history|weight): (?!null)|(?:label|kto_tag): bool)")
 
 FieldName = Annotated[str, Field(min_length=1)]
 Separator = Annotated[str, Field(min_length=1)]
@@ -85,6 +95,7 @@ class Reader:
         self.marked: list[Path] = []
         # Places of the first MOST_LISTED values whose lines look like rows of the table.
         self.merged: list[str] = []
+        self.unused: set[str] = set()  # names of fields of chats that are known, but not used
 
     def pieces(self, file: Path) -> Iterator[Piece]:
         """Yield the documents of a file in order, in pieces. Empty documents are skipped.
@@ -237,10 +248,11 @@ class Reader:
         try:
             with parquet.ParquetFile(file) as table:
                 names = table.schema_arrow.names
-                columns = [first]
-                if self.template and self.field == CHAT_FIELD:
-                    columns = [name for name in names if name in CHAT_FIELDS]
-                if not columns or columns[0] not in names:
+                wanted = {first, *CHAT_FIELDS} if self.template else {first}
+                columns = [name for name in names if name in wanted]
+                if not columns and format_of_chat(dict.fromkeys(names)):
+                    raise UserError(f"{file} {IS_CHAT}", for_training=CHAT_REMEDY)
+                if not columns:
                     raise UserError(_missing(str(file), self.field, names))
 
                 number = 0
@@ -265,13 +277,18 @@ class Reader:
         """Yield the text or the chat in a record as a document. Skip the record if no text or chat is found."""
         if self.template:
             try:
-                value = _as_json(record, self.field)
+                value, unused = document_of(record, self.field)
             except ChatFormatError as error:
                 self._skip(f"{where}: {error}")
                 return
+            self.unused |= unused
             yield from self._checked(value, where)
             return
 
+        is_chat = isinstance(record, dict) and format_of_chat(record) is not None
+        if is_chat and "." not in self.field and not isinstance(record.get(self.field), str):
+            self._skip(f"{where} {IS_CHAT}", CHAT_REMEDY)
+            return
         value = record
         for name in self.field.split("."):
             if not isinstance(value, dict):
@@ -316,21 +333,17 @@ class Reader:
             self.skipped.append(problem)
 
 
-def _as_json(record: Any, field: str) -> str:
-    """Return the messages of a record in JSON.
+def has_new_fields(file: Path, encoding: str) -> bool:
+    """Return whether a file of chats may have fields that change its tokens, and that earlier versions ignored."""
+    if format_of(file).kind == "parquet":
+        pyarrow = import_pyarrow(file)
+        from pyarrow import parquet
 
-    If `field` is "messages", which is the default, the fields of the record determine the format of the chat.
-
-    Raises ChatFormatError if the record does not contain a chat, or if the chat is longer than a piece.
-    """
-    messages = messages_of(record, None if field == CHAT_FIELD else field)
-    try:
-        chat = json.dumps(messages, ensure_ascii=False)
-    except TypeError as error:  # a value that JSON does not support, such as a date in Parquet
-        raise ChatFormatError(f"messages must contain only JSON values: {error}") from None
-    if len(chat) > PIECE:
-        raise ChatFormatError(f"a chat must have at most {PIECE:,} characters, got {len(chat):,}")
-    return chat
+        with suppress(OSError, pyarrow.ArrowException):  # reading the chats reports such an error
+            return NEW_COLUMNS.search(str(parquet.read_schema(file))) is not None
+    with opened(file, encoding) as text:
+        lines = io.TextIOWrapper(text.stream, text.encoding, errors="replace")
+        return any(NEW_FIELDS.search(line) for line in lines)
 
 
 def _missing(where: str, field: str, names: list[str]) -> str:

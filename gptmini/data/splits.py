@@ -1,10 +1,10 @@
 """Assign the documents of a corpus to splits, and report the progress of reading to a watcher."""
 
-import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
+from gptmini.data.chat_formats import parse_chat
 from gptmini.data.corpus import Corpus, Document, split_of
 from gptmini.tokenizer import Tokenizer, plain_text
 from gptmini.user_error import UserError
@@ -76,7 +76,8 @@ class SplitDocuments:
         """Return a document as text for building a tokenizer. A chat is rendered with the built-in template."""
         if self.corpus.template is None:
             return document
-        return document._replace(text=plain_text(json.loads(document.text)))
+        messages, _ = parse_chat(document.text)
+        return document._replace(text=plain_text(messages))
 
     @property
     def _val_fraction(self) -> float:

@@ -19,7 +19,15 @@ from gptmini.data.paths import (
 )
 from gptmini.data.pieces import Piece
 from gptmini.data.quoting import quoting_of
-from gptmini.data.readers import FieldName, LossOn, OnError, Reader, Separator, Template
+from gptmini.data.readers import (
+    FieldName,
+    LossOn,
+    OnError,
+    Reader,
+    Separator,
+    Template,
+    has_new_fields,
+)
 from gptmini.settings import STRICT, FileName
 from gptmini.user_error import UserError
 
@@ -185,6 +193,9 @@ class TextCorpus(Corpus):
             notes.append(
                 f"{subject} lines that look like table rows; check the quotation mark at {reader.merged[0]}"
             )
+        unused = reader.unused - ({"weight"} if self.loss_on == "answers" else set())
+        if unused:
+            notes.append(f"chats have fields that are not used: {', '.join(sorted(unused))}")
         if reader.n_skipped:
             noun = "unreadable record was" if reader.n_skipped == 1 else "unreadable records were"
             notes.append(f"{reader.n_skipped:,} {noun} skipped; first error: {reader.skipped[0]}")
@@ -204,13 +215,16 @@ class TextCorpus(Corpus):
     def _identity_of(self, file: Path, digest_of: DigestOf) -> list[str]:
         """Return the digest, the kind and the compression of a file.
 
-        Add "unquoted" for a .tsv file in which quotation marks are part of the text.
+        Add "unquoted" for a .tsv file in which quotation marks are part of the text, and "fields" for chats with fields
+        that earlier versions ignored.
         """
         kind, packing = format_of(file)
         is_unquoted = (
             kind == "tsv" and quoting_of(file, self._reader_settings["encoding"]) == "text"
         )
-        return [digest_of(file), kind, packing, *(["unquoted"] if is_unquoted else [])]
+        encoding = self._reader_settings["encoding"]
+        has_new = self.template is not None and has_new_fields(file, encoding)
+        return [digest_of(file), kind, packing, *["unquoted"] * is_unquoted, *["fields"] * has_new]
 
     def _documents(self, split: str | None, files: list[Path]) -> Iterator[Document]:
         """Yield the documents of a split in the order of the files."""

@@ -3,10 +3,12 @@
 import re
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from copy import copy
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jinja2 import Template
+from jinja2.meta import find_undeclared_variables
 
 from gptmini.tokenizer.chat_marks import (
     END,
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
 
     from gptmini.tokenizer.plain_chat import Coder, Encoded
 
+Tool = dict[str, Any]  # the JSON schema of a function
 SHOWN = 300  # maximum number of characters of a template's error that a message shows
 
 
@@ -101,22 +104,33 @@ class ChatEncoder:
         self._line_break = _encoded(tokenizer, "\n").ids
 
         self._template = compile_template(template, GenerationTag)
+        # Whether the template renders the tools of a chat.
+        self.uses_tools = "tools" in find_undeclared_variables(
+            self._template.environment.parse(template)
+        )
         has_tag = GENERATION.search(template) is not None
         # This template renders the same text with marks around answers. It is None if the source does not mark answers.
         self._marking = compile_template(template, MarkingTag) if has_tag else None
 
     def encode(
-        self, messages: Sequence[Message], *, loss_on: str = "answers"
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[Tool] | None = None,
+        loss_on: str = "answers",
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return the ids of a chat, uint32 (n,), and for each id whether the loss counts it, bool (n,).
 
         With loss_on=all, the loss counts every id. With loss_on=answers, the loss counts the text between the tags
         generation and endgeneration of the template. If the template does not have these tags, the loss counts the text
-        from the end of the generation prompt to the end of the assistant's message.
+        from the end of the generation prompt to the end of the assistant's message. It does not count a message with
+        "weight": 0.
 
         Raises RefusedChatError if the template rejects the messages, if it splits a special token in the messages, or
         if the answers cannot be found. Raises UserError if the memory is too small.
         """
+        if tools is not None:
+            return self._with_tools(tools).encode(messages, loss_on=loss_on)
         messages = [rename_thoughts(message) for message in messages]
         text, ids, places = self._encode_text(messages)
 
@@ -126,6 +140,12 @@ class ChatEncoder:
             for start, end in self._answers(messages, text):
                 is_counted |= (ends > start) & (begins < end)
         return np.array(ids, dtype=np.uint32), is_counted
+
+    def _with_tools(self, tools: Any) -> "ChatEncoder":
+        """Return an encoder that passes these tools to the template."""
+        encoder = copy(self)
+        encoder._names = self._names | {"tools": tools}
+        return encoder
 
     def special_token_in(self, text: str) -> str | None:
         """Return the first special token in a text. Outside a template, its string is ordinary text."""
@@ -196,12 +216,13 @@ class ChatEncoder:
         """
         try:
             marked_messages = [map_strings(message, self._between_marks) for message in messages]
+            marked_tools = map_strings(self._names["tools"], self._between_marks)
         except RecursionError:
             raise RefusedChatError("a field of a message is nested too deeply") from None
-        if marked_messages == messages:
+        if marked_messages == messages and marked_tools == self._names["tools"]:
             return []
 
-        marked = self._rendered(marked_messages, prompt=prompt)
+        marked = self._with_tools(marked_tools)._rendered(marked_messages, prompt=prompt)
         aligned = align(marked, text)
         if aligned is None:
             found = self._special.search("".join(message["content"] for message in messages))
@@ -268,11 +289,18 @@ class ChatEncoder:
     def _answers(self, messages: Sequence[Message], text: str) -> list[Span]:
         """Return the start and end of each answer of the assistant in the text of messages."""
         if self._marking is not None:
-            return self._tagged_answers(messages, text)
+            answers = self._tagged_answers(messages, text)
+            for i, message in enumerate(messages):
+                if message.get("weight") == 0:
+                    content = self._content_span(messages, i, text)
+                    if content is None:
+                        raise RefusedChatError(f"cannot find message {i + 1}, which has weight 0")
+                    answers = [span for span in answers if not _is_inside(content, span)]
+            return answers
 
         answers = []
         for i, message in enumerate(messages):
-            if message["role"] != "assistant":
+            if message["role"] != "assistant" or message.get("weight") == 0:
                 continue
             answer = f"{message['content']!r:.60}"
             not_found = f"data.loss_on=answers cannot find the answer {answer}: the tokenizer's chat template "
@@ -400,6 +428,11 @@ class ChatEncoder:
         n_to_end = n_before[marked.index(END)]
         start = solid[first] if first < len(solid) else len(text)
         return start, solid[n_to_end - 1] + 1 if n_to_end else 0
+
+
+def _is_inside(part: Span, whole: Span) -> bool:
+    """Return whether a part of a text is inside another part."""
+    return whole[0] <= part[0] and part[1] <= whole[1]
 
 
 def _encoded(coder: "tokenizers.Tokenizer | Coder", text: str) -> "tokenizers.Encoding | Encoded":

@@ -6,6 +6,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
+from gptmini.data import TextCorpus
 from gptmini.data.chat_formats import ChatFormatError, messages_of
 from gptmini.data.readers import Reader
 from gptmini.user_error import UserError
@@ -45,6 +46,14 @@ RECORDS = {
     "Alpaca": {"instruction": "Where is the hat?", "input": "", "output": "In the garden."},
     "prompt and completion": {"prompt": "Where is the hat?", "completion": "In the garden."},
     "prompt and completion, as messages": {"prompt": CHAT[:1], "completion": CHAT[1:]},
+    "a row of a table with all formats": {
+        "messages": None,
+        "conversations": [],
+        "instruction": "",
+        "output": None,
+        "prompt": "Where is the hat?",
+        "completion": "In the garden.",
+    },
 }
 
 
@@ -56,6 +65,84 @@ def test_each_format_is_told_by_its_fields(name):
 def test_the_input_of_alpaca_follows_its_instruction():
     record = {"instruction": "Translate.", "input": "der Hut", "output": "the hat"}
     assert messages_of(record, None)[0]["content"] == "Translate.\n\nder Hut"
+
+
+def test_the_history_of_alpaca_comes_before_its_instruction():
+    """LLaMA-Factory's README of its data describes this field."""
+    record = RECORDS["Alpaca"] | {"history": [["Who?", "Ada."], ["When?", "Now."]]}
+    earlier = [("user", "Who?"), ("assistant", "Ada."), ("user", "When?"), ("assistant", "Now.")]
+    expected = [{"role": role, "content": content} for role, content in earlier]
+    assert messages_of(record, None) == [*expected, *CHAT]
+
+
+@pytest.mark.parametrize(
+    ("changes", "loss_on", "unused"),
+    [
+        ({"chosen": "a", "rejected": "b", "label": True}, "answers", {"chosen", "rejected"}),
+        ({"chosen": None, "rejected": "", "label": 3, "score": 1}, "answers", {"label"}),
+        ({"history": [["a", "b"]], "system": "Be brief."}, "answers", {"history"}),
+        ({"messages": [CHAT[0], CHAT[1] | {"weight": 0}]}, "answers", set()),
+        ({"messages": [CHAT[0], CHAT[1] | {"weight": 0}]}, "all", {"weight"}),
+        ({"messages": [CHAT[0], CHAT[1] | {"weight": 1}]}, "all", set()),
+        ({"messages": [{"role": "system", "content": "a"}], "system": "b"}, "all", {"system"}),
+    ],
+)
+def test_known_fields_that_are_not_used_are_named(tmp_path, changes, loss_on, unused):
+    path = tmp_path / "chats.jsonl"
+    path.write_text(json.dumps({"messages": CHAT} | changes))
+    corpus = TextCorpus(path, 0.5, template="chat", loss_on=loss_on)
+    list(corpus.documents())
+    named = {name for note in corpus.notes() for name in note.partition(": ")[2].split(", ")}
+    assert named == unused
+
+
+def written(path, record):
+    """Write a record as JSON or as a table."""
+    path.write_text(json.dumps(record))
+    if path.suffix == ".parquet":
+        parquet.write_table(pa.Table.from_pylist([record]), path)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("changes", "on_error", "is_new"),
+    [
+        ({"tools": None, "history": None, "label": 1, "notes": "weight: 0"}, "fail", False),
+        ({"tools": [{"name": "look"}]}, "fail", True),
+        ({"history": [["a", "b"]]}, "fail", True),
+        ({"kto_tag": False}, "fail", True),
+        ({"messages": [CHAT[0], CHAT[1] | {"weight": 0}]}, "fail", True),
+        ({"messages": None, "history": [["a", "b"]]}, "skip", True),
+    ],
+)
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+def test_only_chats_whose_tokens_changed_get_another_identity(
+    tmp_path, changes, on_error, is_new, kind
+):
+    """The identity of other chats is that of versions that did not read these fields."""
+    path = written(tmp_path / f"chats.{kind}", {"messages": CHAT} | changes)
+    corpus = TextCorpus(path, 0.5, template="chat", loss_on="answers", on_error=on_error)
+    assert corpus.identity(lambda file: "digest") == {
+        "loss_on": "answers",
+        "corpus": "text",
+        "files": [["digest", kind, "", *(["fields"] if is_new else [])]],
+        "val_files": [],
+        "val_fraction": 0.5,
+        "field": "messages",
+        "separator": None,
+        "encoding": "utf-8",
+        "on_error": on_error,
+        "template": "chat",
+    }
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+@pytest.mark.parametrize("name", ["OpenAI", "ShareGPT", "Alpaca", "prompt and completion"])
+@pytest.mark.parametrize("field", ["text", "messages"])
+def test_chats_that_are_read_as_text_lead_to_the_template(tmp_path, kind, name, field):
+    path = written(tmp_path / f"chats.{kind}", RECORDS[name])
+    with pytest.raises(UserError, match=r"chats\..*data\.template=chat"):
+        list(Reader(field=field).pieces(path))
 
 
 @pytest.mark.parametrize("name", RECORDS)
@@ -95,6 +182,9 @@ def test_a_field_may_be_named():
         ({"instruction": 3, "output": "Once"}, "message 1.*content.*3"),
         ({"instruction": "Once", "input": ["x"], "output": "a"}, "input.*'x'"),
         ({"prompt": "Once", "completion": "a", "system": 3}, "system.*3"),
+        ({"prompt": "Once", "completion": "a", "label": False}, "label.*false"),
+        ({"messages": [CHAT[1] | {"weight": 0.5}]}, "message 1.*weight.*0.5"),
+        ({"instruction": "Once", "output": "a", "history": ["x"]}, "history.*'x'"),
     ],
 )
 def test_anything_else_is_refused_with_what_was_found(record, names):

@@ -4,7 +4,9 @@ import json
 import os
 import random
 import re
+from itertools import groupby
 
+import numpy as np
 import pytest
 from tokenizers import Tokenizer, decoders, models, normalizers, trainers
 
@@ -91,6 +93,7 @@ TEMPLATES = {
         "{% endgeneration %}{% else %}{{ m.content + '\n' }}{% endif %}{% endfor %}{{ 'assistant: ' }}"
     ),
 }
+TOOLS = [{"name": "sit", "parameters": {"on": {"type": "string", "description": "where a cat is"}}}]
 THINKS = (
     "{% set ns = namespace(last=-1) %}{% for m in messages %}{% if m.role == 'user' %}{% set ns.last = loop.index0 %}"
     "{% endif %}{% endfor %}{% for m in messages %}{% set c = m.content %}{% set thoughts = '' %}"
@@ -211,6 +214,35 @@ def test_ids_and_answers_of_chats_are_those_of_transformers(pair, name):
             assert ids.tolist() == expected["input_ids"]
             assert is_answer.tolist() == [bool(i) for i in expected["assistant_masks"]], chat
     assert n_refused < 20
+
+
+@pytest.mark.parametrize("tagged", [False, True])
+@pytest.mark.parametrize("name", ["qwen2.5", "llama2"])
+def test_tools_reach_the_template_and_an_answer_of_weight_0_is_not_counted(pair, name, tagged):
+    template = "{{ tools | tojson if tools else '' }}" + TEMPLATES[name]
+    theirs, ours = pair(template, tagged=tagged)
+    chat = [
+        said("user", "where is the cat"),
+        said("assistant", "12", weight=0),
+        said("user", "where?"),
+        said("assistant", "on the mat", weight=1),
+    ]
+    expected = theirs.apply_chat_template(
+        chat,
+        tools=TOOLS,
+        chat_template=template,
+        return_dict=True,
+        return_assistant_tokens_mask=True,
+    )
+    ids, is_counted = ours.encode(chat, tools=TOOLS)
+    assert ids.tolist() == expected["input_ids"]
+    runs = groupby(range(len(ids)), lambda i: expected["assistant_masks"][i])
+    _, last_answer = [list(places) for is_answer, places in runs if is_answer]
+    assert np.flatnonzero(is_counted).tolist() == last_answer
+
+    special = json.loads(json.dumps(TOOLS).replace("cat", "<|end|>"))
+    expected = theirs.apply_chat_template(chat, tools=special, sanitize_control_tokens=True)
+    assert ours.encode(chat, tools=special, loss_on="all")[0].tolist() == expected["input_ids"]
 
 
 THOUGHT = "<think>\nOn 12 mats?\n</think>\n\n"
