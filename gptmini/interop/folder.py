@@ -17,6 +17,7 @@ from gptmini.interop.folder_settings import (
     Published,
     parse_source_settings,
     special_ids,
+    with_new_ends,
     with_source_settings,
 )
 from gptmini.interop.hugging_face import to_hugging_face
@@ -106,12 +107,10 @@ def _generation(
 ) -> dict | None:
     """Return the content of generation_config.json. Return None if the original folder does not have this file."""
     if published:
-        return published.get(GENERATION)
+        generation = published.get(GENERATION)
+        return None if generation is None else with_new_ends(generation, tokenizer, published)
 
     ids = special_ids(tokenizer, {})
-    ends = [tokenizer.end_of_text, *tokenizer.more_ends]
-    if len(ends) > 1:
-        ids["eos_token_id"] = ends
     # A token is required to pad a batch of prompts. Use end-of-text, because it never occurs inside a document.
     if ids["pad_token_id"] is None:
         ids["pad_token_id"] = tokenizer.end_of_text

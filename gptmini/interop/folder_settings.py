@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from gptmini.interop.reading import in_a_list
 from gptmini.tokenizer import LibraryTokenizer, Tokenizer, bos_id_of
 from gptmini.untrusted import read_json
 from gptmini.user_error import UserError
@@ -93,14 +94,25 @@ def special_ids(
         "pad_token_id": named.get("pad_token"),
     }
     theirs = published.get(CONFIG, {})
-    if not theirs:
-        return ids
-    for name in IDS:
+    for name in IDS if theirs else ():
         if name in theirs and _fits(theirs[name], tokenizer.n_vocab):
             ids[name] = theirs[name]
         elif name not in theirs and theirs.get("model_type") == kind:
             del ids[name]
-    return ids
+    return with_new_ends(ids, tokenizer, published)
+
+
+def with_new_ends(
+    settings: dict[str, Any], tokenizer: Tokenizer, published: Published
+) -> dict[str, Any]:
+    """Return settings whose eos_token_id also has the ends of a tokenizer that no published file has.
+
+    Such an end closes the answers in a chat template, although the original model never stopped there.
+    """
+    known = [i for values in published.values() for i in in_a_list(values.get("eos_token_id"))]
+    new = [i for i in tokenizer.more_ends if i not in known]
+    ends = in_a_list(settings.get("eos_token_id", tokenizer.end_of_text))
+    return settings | {"eos_token_id": [*ends, *new]} if new else settings
 
 
 def with_source_settings(

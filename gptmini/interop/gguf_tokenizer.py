@@ -107,6 +107,8 @@ def add_tokenizer(
     # Always write BOS and end-of-text. If they are missing in a byte-pair tokenizer, llama.cpp uses the id 11 for both.
     writer.add_bos_token_id(ids.get("bos_token_id", bos_id_of(tokenizer) or 0))
     writer.add_eos_token_id(tokenizer.end_of_text or 0)
+    if tokenizer.answer_end is not None:
+        writer.add_eot_token_id(tokenizer.answer_end)  # llama.cpp stops here too
     if "pad_token_id" in ids:
         writer.add_pad_token_id(ids["pad_token_id"])
     writer.add_add_bos_token(bool(tokenizer.prefix_ids))

@@ -2,7 +2,7 @@
 
 import os
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, NonNegativeInt
 from torch import Tensor
@@ -24,7 +24,7 @@ GPT2_PREFIX = "transformer."
 NO_WEIGHTS = (".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq")
 
 
-def _in_a_list(value: object) -> object:
+def in_a_list(value: Any) -> list[Any]:
     """Return a list unchanged. Put a single value into a list. Return an empty list for null."""
     if isinstance(value, list):
         return value
@@ -34,7 +34,7 @@ def _in_a_list(value: object) -> object:
 class Ends(TypedDict, total=False):
     """The ids that end a sample, as in config.json and generation_config.json. There may be one id or several ids."""
 
-    eos_token_id: Annotated[list[NonNegativeInt], BeforeValidator(_in_a_list)]
+    eos_token_id: Annotated[list[NonNegativeInt], BeforeValidator(in_a_list)]
 
 
 class Index(TypedDict):

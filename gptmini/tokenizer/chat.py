@@ -167,6 +167,15 @@ class ChatEncoder:
             raise RefusedChatError("the tokenizer's chat template renders nothing for the chat")
         return ids
 
+    def ids_behind_answer(self) -> list[int]:
+        """Return the ids that the template puts after the content of an answer. It must accept a short chat.
+
+        Raises RefusedChatError if the template rejects this chat.
+        """
+        chat = [{"role": "user", "content": "?"}, {"role": "assistant", "content": f"!{END}"}]
+        _, _, behind = self._rendered(chat).partition(END)
+        return list(_encoded(self._tokenizer, behind).ids)
+
     def _encode_text(
         self, messages: Sequence[Message], *, prompt: bool = False
     ) -> tuple[str, list[int], np.ndarray]:

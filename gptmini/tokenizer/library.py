@@ -78,7 +78,7 @@ class LibraryTokenizer:
         self.text = text
         self.n_vocab = n_vocab
         self.end_of_text = end_of_text
-        self.more_ends = more_ends
+        self._more_ends = more_ends
         self.chat = chat
         self.chat_template = None if chat is None else chat.get("chat_template")
         with library_errors("the tokenizer cannot encode text"):
@@ -161,6 +161,23 @@ class LibraryTokenizer:
             leading=leading_of(self.chat_template),
         )
 
+    @cached_property
+    def answer_end(self) -> int | None:
+        """The id of the added token with which the chat template closes an answer. None if there is no such token."""
+        if self.chat_template is None:
+            return None
+        with suppress(UserError):  # a model whose template is invalid can still continue text
+            added = self._tokenizer.get_added_tokens_decoder()
+            behind = self.chat_encoder.ids_behind_answer()
+            return next((i for i in behind if i in added and added[i].content.strip()), None)
+        return None
+
+    @cached_property
+    def more_ends(self) -> Sequence[int]:
+        """Other ids at which a sample ends too, such as answer_end."""
+        ends = dict.fromkeys([*self._more_ends, self.answer_end])
+        return [i for i in ends if i is not None and i != self.end_of_text]
+
     def with_template(self, template: str) -> "LibraryTokenizer":
         """Return a copy of this tokenizer that uses the given chat template.
 
@@ -175,7 +192,7 @@ class LibraryTokenizer:
             self.text,
             n_vocab=self.n_vocab,
             end_of_text=self.end_of_text,
-            more_ends=self.more_ends,
+            more_ends=self._more_ends,
             chat={"chat_template": template, **known},
         )
 
@@ -223,7 +240,7 @@ class LibraryTokenizer:
             "json": self.text,
             "n_vocab": self.n_vocab,
             "end_of_text": self.end_of_text,
-            "more_ends": list(self.more_ends),
+            "more_ends": list(self._more_ends),
         }
         if self.chat is not None:
             return state | {"chat": self.chat}

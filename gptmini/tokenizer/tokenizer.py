@@ -32,11 +32,13 @@ class Tokenizer(Protocol):
     # The id of bos_token. Other programs put this id before a text. None if there are prefix_ids, or if the id of
     # bos_token is end_of_text.
     bos_id: int | None
-    # Other ids at which a sample ends too, such as the id after an answer of a chat model.
-    more_ends: Sequence[int]
-
     # The Jinja source of the template that encodes chats. None if the tokenizer has no chat template.
     chat_template: str | None
+
+    @property
+    def more_ends(self) -> Sequence[int]:
+        """Other ids at which a sample ends too, such as the id that closes an answer in the chat template."""
+        ...
 
     @property
     def chat_encoder(self) -> "ChatEncoder":

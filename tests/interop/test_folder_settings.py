@@ -8,6 +8,7 @@ import torch
 from tokenizers import processors
 
 from gptmini import tokenizer
+from gptmini.generation import TextStream
 from gptmini.interop import read_folder, write_folder, write_gguf
 from gptmini.interop.card import Training
 from gptmini.interop.folder_settings import (
@@ -18,7 +19,7 @@ from gptmini.interop.folder_settings import (
 from gptmini.tokenizer import LibraryTokenizer
 from gptmini.user_error import UserError
 from interop.library_tokenizers import learned
-from sizes import MODERN
+from sizes import LLAMA, MODERN
 from tokenizer.texts import TRAIN, WORDS
 from toys import documents_of, wide_gpt
 
@@ -171,6 +172,43 @@ def test_the_tokens_that_a_chat_template_names_have_their_ids_in_a_config_of_an_
     again = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
     assert {name: getattr(config, name) for name in IDS} == IDS
     assert {name: getattr(again, name) for name in NAMES} == NAMES
+
+
+@pytest.mark.parametrize("closing", ["<|im_end|>", "\n<|im_end|>\n", "<|im_end|><|endoftext|>"])
+@pytest.mark.parametrize("is_published", [True, False])
+def test_the_token_that_closes_an_answer_is_an_end_everywhere(tmp_path, closing, is_published):
+    """As in a base model of Qwen 2.5, the original model never stops at this token."""
+    gguf = pytest.importorskip("gguf")
+    coder = learned("the cat sat on 12 mats", special=SPECIAL)
+    base = LibraryTokenizer(coder.to_str(), n_vocab=coder.get_vocab_size(), end_of_text=0)
+    assert base.more_ends == []
+    tuned = base.with_template(TEMPLATE.replace("<|im_end|>", f"{{{{ {closing!r} }}}}"))
+    again = tokenizer.from_dict(json.loads(json.dumps(tuned.to_dict())))
+    assert again.to_dict() == tuned.to_dict()
+    assert (again.end_of_text, again.more_ends, tuned.to_dict()["more_ends"]) == (0, [2], [])
+    assert TextStream(again).add(2) == ("", "end_of_text")
+
+    ids = {"eos_token_id": 0, "bos_token_id": 1}
+    files = {"config.json": ids | {"model_type": "qwen3"}, "generation_config.json": ids}
+    published = {name: json.dumps(values) for name, values in files.items()}
+    options = {"published": published if is_published else None}
+    gpt = wide_gpt(LLAMA | {"vocab_size": base.n_vocab, "attention_bias": None}).eval()
+    write_folder(tmp_path / "out", gpt, again, NOTHING_TRAINED, sampling=SAMPLING, **options)
+    config = transformers.AutoConfig.from_pretrained(tmp_path / "out")
+    generation = transformers.GenerationConfig.from_pretrained(tmp_path / "out")
+    assert config.eos_token_id == generation.eos_token_id == [0, 2]
+
+    write_gguf(tmp_path / "m.gguf", gpt, again, name="m", dtype="fp32", **options)
+    reader = gguf.GGUFReader(tmp_path / "m.gguf")
+    for name, expected in (("eos", 0), ("eot", 2)):
+        assert reader.get_field(f"tokenizer.ggml.{name}_token_id").contents() == expected
+
+
+@pytest.mark.parametrize("template", ["{{ raise_exception('no') }}", "{% if %}", "{{ 1 }}"])
+def test_a_template_that_closes_no_answer_adds_no_end(template):
+    coder = learned("the cat sat on 12 mats", special=SPECIAL)
+    plain = LibraryTokenizer(coder.to_str(), n_vocab=coder.get_vocab_size(), end_of_text=0)
+    assert plain.with_template(template).more_ends == []
 
 
 def test_a_published_id_of_no_token_is_replaced_and_one_that_is_absent_stays_absent():
