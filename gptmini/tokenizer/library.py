@@ -181,9 +181,12 @@ class LibraryTokenizer:
     def with_template(self, template: str) -> "LibraryTokenizer":
         """Return a copy of this tokenizer that uses the given chat template.
 
-        The template may use eos_token. It may also use bos_token if the tokenizer puts bos_token before each text.
+        The template may use eos_token, and bos_token if the tokenizer has one.
         """
-        names = {"eos_token": self.end_of_text, "bos_token": next(iter(self.prefix_ids), None)}
+        names = {
+            "eos_token": self.end_of_text,
+            "bos_token": next(iter(self.prefix_ids), self.bos_id),
+        }
         tokens = {
             name: self._tokenizer.id_to_token(i) for name, i in names.items() if i is not None
         }

@@ -15,11 +15,18 @@ from gptmini.data.inspect import inspect_split
 from gptmini.evaluation.measured import Convention, TrainedModel, measure
 from gptmini.evaluation.texts import PreparedText, TextFiles
 from gptmini.generation.text import prompt_ids
+from gptmini.interop.folder_settings import special_ids
 from gptmini.interop.reading import read_folder
 from gptmini.interop.tokenizer_reading import read_tokenizer
 from gptmini.interop.tokenizer_writing import to_tokenizers
 from gptmini.loading import builder_of
-from gptmini.tokenizer import bos_id_of, byte, document_prefix, from_dict
+from gptmini.tokenizer import (
+    bos_id_of,
+    byte,
+    document_prefix,
+    from_dict,
+    with_chat_template,
+)
 from interop.library_tokenizers import learned
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -250,6 +257,14 @@ def test_a_chat_has_no_second_beginning(folders, tmp_path):
         assert all((*ids[:-1],) in expected for ids in in_documents(store, split))
         found += PreparedText(store.folder, split, None).documents(tokenizer)
     assert {(2, *ids.tolist()) for ids in found} == expected
+
+
+def test_a_chat_template_changes_nothing_before_a_document(folder):
+    tokenizer = read(folder)
+    tuned = from_dict(with_chat_template(tokenizer).to_dict())
+    assert bos_id_of(tuned) == bos_id_of(tokenizer)
+    assert (tuned.bos_id, [*tuned.prefix_ids]) == (tokenizer.bos_id, [*tokenizer.prefix_ids])
+    assert special_ids(tuned, {})["bos_token_id"] == special_ids(tokenizer, {})["bos_token_id"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
