@@ -90,6 +90,11 @@ class TokenStore:
             for source, part in zip(self.meta["sources"], self._parts, strict=True)
         ]
 
+    @property
+    def chats(self) -> "list[TokenStore]":
+        """The folders with chats: this folder, or sources of a mixture."""
+        return [part for part in self._parts or [self] if part.meta["source"].get("template")]
+
     def tokens(self, split: str) -> Ids:
         """Return the ids of a split, uint16 or uint32 (n_tokens,). The array is read-only and memory-mapped.
 

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from gptmini.configuration.keys import user_component_overrides
 from gptmini.configuration.overrides import as_override
 from gptmini.durations import duration
@@ -97,6 +99,7 @@ class Announcer:
         """
         model = module.model
         self._print_data(module.store, prepared_now=prepared_now)
+        self._print_long_chats(module.store, model.config.context_length)
         self._print_passes(module)
         work = with_prefix(model.flops_per_token, "FLOP")
         self.print_topic("model", f"{model.n_parameters:,} parameters, {work} per token")
@@ -142,6 +145,19 @@ class Announcer:
             f"{n_train:,} training tokens, {n_val:,} validation tokens; "
             f"{store.bytes_per_token('train'):.2f} bytes per token",
         )
+
+    def _print_long_chats(self, store: "TokenStore", context: int) -> None:
+        """Warn if more than 5 % of the training chats are longer than the context."""
+        ends = [chats.document_ends("train").astype(np.int64) for chats in store.chats]
+        lengths = np.concatenate([[0], *(np.diff(end, prepend=0) for end in ends)])[1:]
+        n_long = np.count_nonzero(lengths > context)
+        if n_long > 0.05 * len(lengths):
+            fitting = np.quantile(lengths, 0.95, method="higher")
+            self.print_topic(
+                "warning",
+                f"{n_long:,} of {len(lengths):,} chats are longer than model.context_length={context}; "
+                f"model.context_length={fitting} holds 95 % of them",
+            )
 
     def _print_passes(self, module: "GPTModule") -> None:
         """Print the number of passes over each source of tokens, and warn of more than MANY_PASSES.
