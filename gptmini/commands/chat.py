@@ -218,9 +218,9 @@ def answer(conversation: "Conversation", line: str, ctrl_c: CtrlC) -> None:
     print(flush=True)
 
     if conversation.n_dropped:
-        print_note(
-            f"({conversation.n_dropped} old messages were left out, because the context is full)"
-        )
+        n = conversation.n_dropped
+        noun = "message was" if n == 1 else "messages were"
+        print_note(f"({n} old {noun} left out, because the context is full)")
     if conversation.finish == "length":
         is_allowed = n_tokens == conversation.rules.max_new_tokens
         fix = "raise --max-new-tokens" if is_allowed else "the context is full; use /clear or /undo"
