@@ -3,15 +3,21 @@
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gptmini.data.chat_formats import parse_chat
 from gptmini.data.corpus import Corpus, Document
+from gptmini.data.ids import without_marks
 from gptmini.data.readers import MOST_LISTED
 from gptmini.tokenizer import Tokenizer
 from gptmini.user_error import UserError
+
+if TYPE_CHECKING:
+    from gptmini.data.store import TokenStore
 
 MOST_ROLES = 20  # number of roles that a message shows
 
@@ -136,3 +142,22 @@ def encode_chats(
         report.ignores_tools |= tools is not None and not chats.uses_tools
         marked = ids.astype(np.int64)
         yield np.where(is_counted, marked, ~marked)
+
+
+def first_question(store: "TokenStore") -> list[int]:
+    """Return the ids of the first held-out chat with an answer, up to this answer. Return [] if none is found."""
+    opening = store.tokenizer.chat_encoder.generation_prompt().encode()
+    ids = store.tokens("val")
+    ends = store.document_ends("val").tolist()
+    for start, end in pairwise([0, *ends]):
+        chat = ids[start:end]
+        if chat.dtype.kind == "i":  # the ids outside of answers are marked
+            n = next(iter(np.flatnonzero(chat >= 0).tolist()), 0)
+        else:
+            tokens = [store.tokenizer.token_bytes(i) for i in chat.tolist()]
+            question, found, _ = b"".join(tokens).partition(opening or b"\0")
+            lengths = np.cumsum([len(token) for token in tokens])
+            n = 1 + int(np.searchsorted(lengths, len(question + found))) if found else 0
+        if n:
+            return without_marks(chat[:n]).tolist()
+    return []

@@ -41,7 +41,7 @@ class TextPiece(NamedTuple):
 def generate_stream(
     model: GPT,
     tokenizer: Tokenizer,
-    prompts: str | Sequence[str],
+    prompts: str | Sequence[str | Sequence[int]],
     *,
     num_samples: int = 1,
     batch_size: int = 1,
@@ -58,7 +58,7 @@ def generate_stream(
 
     Args:
         model, tokenizer: from load. The model is in eval mode until the stream ends or is closed.
-        prompts: one prompt or several. An empty prompt starts a new document.
+        prompts: one prompt or several, as text or as ids. An empty text starts a new document.
         num_samples: number of samples per prompt, at least 1.
         batch_size: maximum number of samples at a time, at least 1. With 1, one sample is generated after the other.
         seed: random seed. A sample depends on the seed, on its prompt and the prompt's position, and on its index among
@@ -347,12 +347,14 @@ def checked_rules(function: Callable[..., Any], /, **rules: Any) -> Rules:
         raise UserError(first_error(error)) from None
 
 
-def _encode_prompts(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
+def _encode_prompts(
+    tokenizer: Tokenizer, texts: Sequence[str | Sequence[int]]
+) -> list[Sequence[int]]:
     """Return the ids of each prompt. If there are several prompts, an error contains the number of the prompt."""
-    encoded = []
+    encoded: list[Sequence[int]] = []
     for number, text in enumerate(texts, start=1):
         try:
-            encoded.append(prompt_ids(tokenizer, text))
+            encoded.append(prompt_ids(tokenizer, text) if isinstance(text, str) else text)
         except UserError as error:
             if len(texts) == 1:
                 raise

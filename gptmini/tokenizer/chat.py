@@ -167,6 +167,11 @@ class ChatEncoder:
             raise RefusedChatError("the tokenizer's chat template renders nothing for the chat")
         return ids
 
+    def generation_prompt(self) -> str:
+        """Return the text that the template puts between a question and its answer. Raises RefusedChatError."""
+        question = [{"role": "user", "content": "?"}]
+        return self._rendered(question, prompt=True).removeprefix(self._rendered(question))
+
     def ids_behind_answer(self) -> list[int]:
         """Return the ids that the template puts after the content of an answer. It must accept a short chat.
 

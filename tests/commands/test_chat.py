@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -283,6 +284,15 @@ def test_an_answer_ends_where_the_context_ends(chatty, capsys):
     assert f"stopped after {96 - n_prompt + 1} tokens; the context" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(("n_old", "named"), [(1, "1 old message "), (2, "2 old messages ")])
+def test_messages_that_are_left_out_are_counted(chatty, capsys, n_old, named):
+    model, tokenizer = load(chatty)
+    old = [{"role": "user", "content": "a" * 90}] * n_old
+    rules = Rules(max_new_tokens=3)
+    answer(Conversation(model.eval(), tokenizer, rules, messages=old, seed=1), "Hi", CtrlC())
+    assert named in capsys.readouterr().err
+
+
 def test_chat_in_python_is_a_conversation(chatty):
     model, tokenizer = load(chatty)
     model.train()
@@ -352,3 +362,32 @@ def test_raw_is_sample_interactive(monkeypatch):
 
     main(["runs/latest", "--raw", "--seed", "3"])
     assert seen == [["--interactive", "runs/latest", "--seed", "3", "--max-new-tokens", "512"]]
+
+
+@pytest.mark.parametrize("loss_on", ["answers", "all"])
+def test_a_run_on_chats_samples_an_answer_and_names_chats_that_do_not_fit(script, loss_on):
+    questions = ["Who?"] * 10 + ["Where is the hat?"] * 190
+    for name, some in (("chats", questions), ("val", ["What is it?", "Why?"])):
+        chats = [json.dumps({"prompt": text, "completion": "Ada."}) for text in some]
+        Path(f"{name}.jsonl").write_text("\n".join(chats))
+    result = script(
+        "train",
+        "chats.jsonl",
+        "experiment=smoke",
+        "data.val_path=val.jsonl",
+        "data.template=chat",
+        f"data.loss_on={loss_on}",
+        "model.context_length=32",
+    )
+    assert result.code == 0, result.err
+    # Each byte is an id, and end-of-text follows the answer and the chat.
+    shown = "User: {}\nAssistant: Ada.\n"
+    longest = len(shown.format("Where is the hat?")) + 2
+    assert len(shown.format("Who?")) + 2 <= 32 < longest
+    (warning,) = [line for line in result.out.splitlines() if "200 chats" in line]
+    assert re.findall(r"\d+ of \d+|model\.\w+=\d+", warning) == [
+        "190 of 200",
+        "model.context_length=32",
+        f"model.context_length={longest}",
+    ]
+    assert "sample   User: What is it?\n         Assistant:" in result.out

@@ -7,6 +7,7 @@ from typing import Annotated
 import lightning as L
 from pydantic import Field, PositiveInt, validate_call
 
+from gptmini.data.chats import first_question
 from gptmini.generation import Rules, generate_stream, prompt_ids
 from gptmini.settings import STRICT
 from gptmini.tokenizer import END_OF_TEXT, Tokenizer, from_dict
@@ -17,6 +18,8 @@ from gptmini.user_error import UserError
 
 class Samples(L.Callback):
     """A callback that samples text at every validation. It always uses the same prompts and the same random numbers.
+
+    If the run is trained on chats, an empty prompt is the first question of a held-out chat.
 
     Every RunLogger receives the samples. The attribute 'texts' keeps the samples until the next validation.
 
@@ -68,6 +71,10 @@ class Samples(L.Callback):
         """Load the tokenizer of the run. Raise UserError if the tokenizer cannot encode a prompt."""
         self.tokenizer = from_dict(pl_module.store.tokenizer_state)
         self.check(self.tokenizer)
+        self.question: list[int] = []
+        if "" in self.prompts:
+            questions = (first_question(chats) for chats in pl_module.store.chats)
+            self.question = next(filter(None, questions), [])
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: GPTModule) -> None:
         """Generate and log the samples on the first process, unless the validation loss is not finite."""
@@ -78,14 +85,16 @@ class Samples(L.Callback):
             return
 
         # All samples are generated in one batch. The samples take turns: each piece belongs to one sample.
-        texts = list(self.prompts)
+        question = self.tokenizer.decode(self.question)
+        texts = [prompt or question for prompt in self.prompts]
         pieces = generate_stream(
             model,
             self.tokenizer,
-            self.prompts,
+            [prompt or self.question or "" for prompt in self.prompts],
             seed=self.seed,
             batch_size=len(texts),
-            ignore_end_of_text=True,  # a sample may show several short documents
+            # A sample may show several short documents, but only one answer.
+            ignore_end_of_text=not self.question,
             **asdict(self.rules),
         )
         for piece in pieces:
