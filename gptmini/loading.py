@@ -156,28 +156,32 @@ def find_source(path: str | Path) -> TrainedSource:
 
 
 def load_tokenizer(path: str | Path) -> Tokenizer:
-    """Return the tokenizer of a model or of a prepared folder. The weights of the model are not read.
+    """Return the tokenizer of a model, of a prepared folder, or of a folder that has tokenizer.json, but no model.
 
-    For a model, the argument path and the errors are the same as for find_source. For a prepared folder, torch is not
-    imported.
+    For a model, the argument path and the errors are the same as for find_source. The weights of the model are not
+    read. For a prepared folder, torch is not imported.
     """
     if (Path(path) / "meta.json").is_file():
         from gptmini.data.meta import read_meta
 
         return from_dict(read_meta(Path(path))["tokenizer"])
+    if (Path(path) / "tokenizer.json").is_file() and not is_exported(path):
+        from gptmini.interop.tokenizer_reading import read_tokenizer
+
+        return read_tokenizer(Path(path))
     return find_source(path).tokenizer
 
 
 def of_model(documents: Iterable, *, path: str) -> Tokenizer:
-    """Return the tokenizer of a trained model. This function is a builder of tokenizers, but it ignores the documents.
+    """Return an existing tokenizer. This function is a builder of tokenizers, but it ignores the documents.
 
     Args:
         documents: not used. Other builders learn a tokenizer from the documents.
-        path: the same as for load.
+        path: the same as for load_tokenizer.
 
-    Raises the same errors as load.
+    Raises the same errors as load_tokenizer.
     """
-    return find_source(path).tokenizer
+    return load_tokenizer(path)
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)

@@ -48,6 +48,8 @@ NAMED_TOKENS = (
     "cls_token",
     "mask_token",
 )
+# Names of end-of-text in published tokenizers without tokenizer_config.json.
+USUAL_ENDS = (END_OF_TEXT, "<|end_of_text|>", "</s>", "<eos>")
 # The tokenizer files of older GPT-2 folders. These files do not contain the pattern that splits text into pieces.
 GPT2_FILES = ("vocab.json", "merges.txt")
 # Keys that list more special tokens in transformers 4 and in transformers 5.
@@ -84,7 +86,11 @@ Tokens = dict[str, Annotated[str | None, BeforeValidator(_string_of)]]
 
 
 def read_tokenizer(
-    path: Path, *, n_vocab: int, ends: Sequence[int], kind: str = "gpt2"
+    path: Path,
+    *,
+    n_vocab: int | None = None,
+    ends: Sequence[int] | None = None,
+    kind: str = "gpt2",
 ) -> Tokenizer:
     """Return the tokenizer of a folder. Read tokenizer.json, or vocab.json and merges.txt of an older GPT-2 folder.
 
@@ -93,8 +99,9 @@ def read_tokenizer(
 
     Args:
         path: the folder.
-        n_vocab: number of ids of the model. The tokenizer may have fewer ids.
+        n_vocab: number of ids of the model. The tokenizer may have fewer ids. None if the folder has no model.
         ends: the ids at which a sample ends, from the config files of the model. The first id also separates documents.
+            None if the folder has no model. The tokenizer's eos_token, or a common name, then determines the only end.
         kind: the model type. It determines the pattern that splits text, because vocab.json and merges.txt do not
             contain this pattern.
 
@@ -107,6 +114,11 @@ def read_tokenizer(
     ours = _ours(theirs, [by_id[i] for i in sorted(by_id)])
     settings = _tokenizer_config(path)
     chat = _chat_of(path, settings)
+    if n_vocab is None:
+        n_vocab = max(by_id, default=0) + 1
+    if ends is None:
+        names = (settings["eos_token"], *USUAL_ENDS)
+        ends = [i for name in names for i, token in by_id.items() if token == name][:1]
     is_whole = sorted(by_id) == list(range(n_vocab))
     has_one_end = len(ends) <= 1  # a tokenizer of gptmini has at most one end id
     if ours is not None and chat is None and has_one_end and is_whole:

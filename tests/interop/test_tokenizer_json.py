@@ -11,6 +11,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from gptmini import tokenizer
 from gptmini.interop.tokenizer_reading import read_tokenizer
 from gptmini.interop.tokenizer_writing import list_merges, to_tokenizers, write_tokenizer
+from gptmini.loading import OfModelSettings, load_tokenizer
 from gptmini.tokenizer import LibraryTokenizer
 from gptmini.user_error import UserError
 from interop.library_tokenizers import learned, of_sentence_piece
@@ -253,3 +254,23 @@ def test_transformers_reads_the_written_files(kind, tmp_path):
     for text in [WORDS, *random_texts(100, seed=5)]:
         assert theirs(text)["input_ids"] == ours.encode(text)
         assert theirs.decode(ours.encode(text)) == text
+
+
+@pytest.mark.parametrize(
+    ("special", "named", "end"),
+    [
+        (["<s>", "</s>", "<end>"], {"eos_token": {"content": "<end>"}}, 2),
+        (["<s>", "</s>"], None, 1),
+        (["</s>", "<|endoftext|>"], {"eos_token": None}, 1),
+        (["<s>"], None, None),
+    ],
+)
+def test_a_published_tokenizer_needs_no_model(tmp_path, special, named, end):
+    made = learned(WORDS, special=special)
+    made.save(str(tmp_path / "tokenizer.json"))
+    if named is not None:
+        (tmp_path / "tokenizer_config.json").write_text(json.dumps(named))
+    read = OfModelSettings(path=str(tmp_path)).builder()([])
+    assert read.to_dict() == load_tokenizer(tmp_path).to_dict()
+    assert (read.n_vocab, read.end_of_text) == (made.get_vocab_size(), end)
+    assert read.encode(WORDS) == made.encode(WORDS, add_special_tokens=False).ids
