@@ -3,6 +3,7 @@
 import re
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from copy import copy
 from typing import TYPE_CHECKING, Any
 
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
 
     from gptmini.tokenizer.plain_chat import Coder, Encoded
 
-Tool = dict[str, Any]  # the JSON schema of a function
 SHOWN = 300  # maximum number of characters of a template's error that a message shows
 
 
@@ -116,7 +116,7 @@ class ChatEncoder:
         self,
         messages: Sequence[Message],
         *,
-        tools: Sequence[Tool] | None = None,
+        tools: Sequence[dict[str, Any]] | None = None,
         loss_on: str = "answers",
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return the ids of a chat, uint32 (n,), and for each id whether the loss counts it, bool (n,).
@@ -168,9 +168,11 @@ class ChatEncoder:
         return ids
 
     def generation_prompt(self) -> str:
-        """Return the text that the template puts between a question and its answer. Raises RefusedChatError."""
+        """Return the text that the template puts between a question and its answer. It may be empty or unknown ("")."""
         question = [{"role": "user", "content": "?"}]
-        return self._rendered(question, prompt=True).removeprefix(self._rendered(question))
+        with suppress(RefusedChatError):  # the template may require a longer chat
+            return self._rendered(question, prompt=True).removeprefix(self._rendered(question))
+        return ""
 
     def ids_behind_answer(self) -> list[int]:
         """Return the ids that the template puts after the content of an answer. It must accept a short chat.
@@ -309,7 +311,8 @@ class ChatEncoder:
                     content = self._content_span(messages, i, text)
                     if content is None:
                         raise RefusedChatError(f"cannot find message {i + 1}, which has weight 0")
-                    answers = [span for span in answers if not _is_inside(content, span)]
+                    start, end = content
+                    answers = [span for span in answers if span[0] > start or span[1] < end]
             return answers
 
         answers = []
@@ -442,11 +445,6 @@ class ChatEncoder:
         n_to_end = n_before[marked.index(END)]
         start = solid[first] if first < len(solid) else len(text)
         return start, solid[n_to_end - 1] + 1 if n_to_end else 0
-
-
-def _is_inside(part: Span, whole: Span) -> bool:
-    """Return whether a part of a text is inside another part."""
-    return whole[0] <= part[0] and part[1] <= whole[1]
 
 
 def _encoded(coder: "tokenizers.Tokenizer | Coder", text: str) -> "tokenizers.Encoding | Encoded":
