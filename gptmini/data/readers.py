@@ -133,6 +133,22 @@ class Reader:
                     self.position = text.raw.tell()
                 yield piece
 
+    def has_new_fields(self, file: Path) -> bool:
+        """Return whether chats may have fields that change their tokens, and that earlier versions ignored."""
+        if self.template is None:
+            return False
+        if format_of(file).kind == "parquet":
+            pyarrow = import_pyarrow(file)
+            from pyarrow import parquet
+
+            with suppress(
+                OSError, pyarrow.ArrowException
+            ):  # reading the chats reports such an error
+                return NEW_COLUMNS.search(str(parquet.read_schema(file))) is not None
+        with opened(file, self.encoding) as text:
+            lines = io.TextIOWrapper(text.stream, text.encoding, errors="replace")
+            return any(NEW_FIELDS.search(line) for line in lines)
+
     def _separated(self, blocks: Iterator[str]) -> Iterator[Piece]:
         """Split text that arrives in blocks into documents at each separator. Drop the separators."""
         separator = self.separator
@@ -331,19 +347,6 @@ class Reader:
         self.n_skipped += 1
         if self.n_skipped <= MOST_LISTED:
             self.skipped.append(problem)
-
-
-def has_new_fields(file: Path, encoding: str) -> bool:
-    """Return whether a file of chats may have fields that change its tokens, and that earlier versions ignored."""
-    if format_of(file).kind == "parquet":
-        pyarrow = import_pyarrow(file)
-        from pyarrow import parquet
-
-        with suppress(OSError, pyarrow.ArrowException):  # reading the chats reports such an error
-            return NEW_COLUMNS.search(str(parquet.read_schema(file))) is not None
-    with opened(file, encoding) as text:
-        lines = io.TextIOWrapper(text.stream, text.encoding, errors="replace")
-        return any(NEW_FIELDS.search(line) for line in lines)
 
 
 def _missing(where: str, field: str, names: list[str]) -> str:

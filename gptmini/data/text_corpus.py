@@ -19,15 +19,7 @@ from gptmini.data.paths import (
 )
 from gptmini.data.pieces import Piece
 from gptmini.data.quoting import quoting_of
-from gptmini.data.readers import (
-    FieldName,
-    LossOn,
-    OnError,
-    Reader,
-    Separator,
-    Template,
-    has_new_fields,
-)
+from gptmini.data.readers import FieldName, LossOn, OnError, Reader, Separator, Template
 from gptmini.settings import STRICT, FileName
 from gptmini.user_error import UserError
 
@@ -222,8 +214,7 @@ class TextCorpus(Corpus):
         is_unquoted = (
             kind == "tsv" and quoting_of(file, self._reader_settings["encoding"]) == "text"
         )
-        encoding = self._reader_settings["encoding"]
-        has_new = self.template is not None and has_new_fields(file, encoding)
+        has_new = self._reader.has_new_fields(file)
         return [digest_of(file), kind, packing, *["unquoted"] * is_unquoted, *["fields"] * has_new]
 
     def _documents(self, split: str | None, files: list[Path]) -> Iterator[Document]:

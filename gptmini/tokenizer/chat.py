@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jinja2 import Template
-from jinja2.meta import find_undeclared_variables
 
 from gptmini.tokenizer.chat_marks import (
     END,
@@ -104,10 +103,7 @@ class ChatEncoder:
         self._line_break = _encoded(tokenizer, "\n").ids
 
         self._template = compile_template(template, GenerationTag)
-        # Whether the template renders the tools of a chat.
-        self.uses_tools = "tools" in find_undeclared_variables(
-            self._template.environment.parse(template)
-        )
+        self.uses_tools = "tools" in template  # whether it renders the tools of a chat
         has_tag = GENERATION.search(template) is not None
         # This template renders the same text with marks around answers. It is None if the source does not mark answers.
         self._marking = compile_template(template, MarkingTag) if has_tag else None
