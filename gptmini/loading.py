@@ -14,7 +14,7 @@ from pydantic.dataclasses import dataclass
 
 from gptmini.files import expand_home
 from gptmini.model.config import GPTConfig
-from gptmini.runs import find_checkpoint, similar_run
+from gptmini.runs import find_checkpoint, is_run, read_config, similar_run
 from gptmini.settings import STRICT
 from gptmini.tokenizer import Tokenizer, from_dict, prebuilt
 from gptmini.user_error import UserError
@@ -155,6 +155,25 @@ def find_source(path: str | Path) -> TrainedSource:
     return TrainedSource(checkpoint, config, tokenizer)
 
 
+def trained_by(path: Path) -> str | None:
+    """Return the class of the settings of the optimizer that trained the weights in gptmini, such as MuonSettings.
+
+    The argument path is a checkpoint or an exported folder. Return None or "" if this is unknown, as for a model that
+    another program trained.
+    """
+    from gptmini.checkpoint.file import read_header
+
+    if is_exported(path):
+        return None
+    header = read_header(path)
+    folder = path.resolve().parent.parent
+    if "optimizer" in header or not is_run(folder):
+        return header.get("optimizer")
+    # Earlier versions stored the optimizer only in config.yaml.
+    config, _ = read_config(folder)
+    return config.get("optimizer", {}).get("_target_", "").rpartition(".")[2]
+
+
 def load_tokenizer(path: str | Path) -> Tokenizer:
     """Return the tokenizer of a model, of a prepared folder, or of a folder that has tokenizer.json, but no model.
 
@@ -219,11 +238,11 @@ def _check_same_ids(path: Path, tokenizer: Tokenizer, config: GPTConfig) -> None
 def initial_model(path: str) -> "tuple[GPT, dict[str, Any]]":
     """Load the trained model that a run starts from. Return the model and its origin.
 
-    The checkpoints of the run store the origin. The origin contains the path and the step. If the result of
-    source_settings_of is not empty, the origin contains this result, too.
+    The checkpoints of the run store the origin. The origin contains the path, the step and the result of trained_by. If
+    the result of source_settings_of is not empty, the origin contains this result, too.
     """
     model, step = load_mapped(Path(path))
-    origin = {"path": path, "step": step}
+    origin = {"path": path, "step": step, "optimizer": trained_by(Path(path))}
     published = source_settings_of(Path(path))
     return model, origin | {"published": published} if published else origin
 

@@ -22,7 +22,7 @@ class TrainingState:
     step: int  # optimizer steps done
     max_steps: int  # the run's last optimizer step
     validated_step: int  # latest validated step
-    # Path, step and published details of the weights that the run started with. None: the weights were random.
+    # Path, step, optimizer and published details of the initial weights. None: the weights were random.
     origin: dict | None
     bad_steps: int  # steps that were not applied, because loss or gradient was not finite
     bad_steps_in_a_row: int  # bad steps since the last applied step

@@ -44,7 +44,7 @@ def show_configuration(composed: Composed) -> None:
 
     If resume= or folder= names a run, print the configuration of this run.
 
-    If budget= or epochs= is set, prepare the text before printing, because the chosen values depend on the text.
+    If budget=, epochs= or init_from= is set, prepare the text before printing, because some values depend on the text.
     """
     from gptmini.configuration.building import as_yaml, build_settings
     from gptmini.configuration.stored import resolve_configuration
@@ -52,7 +52,8 @@ def show_configuration(composed: Composed) -> None:
     began = time.monotonic()
     plain, typed = resolve_configuration(composed)
     is_new_run = "verify" not in plain and plain["resume"] is None  # verify is a key of prepare
-    if is_new_run and (plain["budget"] is not None or plain["epochs"] is not None):
+    of_text = [plain[key] for key in ("budget", "epochs", "init_from")]
+    if is_new_run and any(value is not None for value in of_text):
         from gptmini.data import Watcher
         from gptmini.job.train import open_run_tokens, prepare_process
 

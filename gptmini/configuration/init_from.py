@@ -3,27 +3,36 @@
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from gptmini.configuration.keys import is_requested
-from gptmini.configuration.overrides import Typed
+from gptmini.configuration.building import build_component, build_settings, target_class
+from gptmini.configuration.compose import compose
+from gptmini.configuration.keys import is_chosen_by_experiment, is_requested
+from gptmini.configuration.overrides import Typed, key_of
 from gptmini.key_table import keys_with
-from gptmini.loading import local_path
+from gptmini.loading import local_path, trained_by
 from gptmini.model.config import NORM_EPS
 from gptmini.user_error import UserError
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
+    from gptmini.data import TokenStore, Watcher
     from gptmini.loading import TrainedSource
+    from gptmini.training.settings import Settings
 
 MODEL = "gptmini.model.ModelSettings"
 OF_MODEL = "gptmini.loading.OfModelSettings"
+MUON = "MuonSettings"
 
 
 def take_from_source(config: "DictConfig", typed: Typed) -> None:
     """Set the sizes, the tokenizer and the path of the weights to the values of the model that init_from names.
 
+    If takes_finetune returns True, set the optimizer and the warm-up, too. Keys on the command line keep their values.
+
     Raises UserError if the model does not exist, or if its weights do not allow a requested setting.
     """
+    from omegaconf import OmegaConf
+
     if config.init_from is None:
         return
 
@@ -36,6 +45,49 @@ def take_from_source(config: "DictConfig", typed: Typed) -> None:
     config.model = {"_target_": MODEL, **_sizes(config, typed, source)}
     config.tokenizer = {"_target_": OF_MODEL, "path": str(source.path)}
     config.init_from = str(source.path)
+    if takes_finetune(trained_by(source.path), typed):
+        groups = ("optimizer.", "schedule")
+        own = [line for line in typed.overrides if key_of(line).startswith(groups)]
+        finetune = compose("train", ["experiment=finetune", *own], typed.config_dir).config
+        config.optimizer = finetune.optimizer
+        if not is_chosen_by_experiment("schedule", typed):
+            config.schedule = finetune.schedule
+        OmegaConf.resolve(config)
+
+
+def takes_finetune(optimizer: str | None, typed: Typed) -> bool:
+    """Whether a run takes optimizer, rate and warm-up of experiment=finetune. Muon's rates destroy weights of others.
+
+    The argument optimizer is the result of trained_by for the initial weights. The command line or the experiment may
+    choose an optimizer. On the command line, a key such as optimizer.lr does not choose an optimizer.
+    """
+    keys = {key_of(line) for line in typed.overrides}
+    is_chosen = not keys.isdisjoint({"optimizer", "optimizer._target_"})
+    return optimizer != MUON and not is_chosen and not is_chosen_by_experiment("optimizer", typed)
+
+
+def fit_context(
+    settings: "Settings", typed: Typed, store: "TokenStore", watcher: "Watcher"
+) -> "Settings":
+    """Return the settings of a new run with the longest context of its initial weights that the text allows.
+
+    Each training source needs two windows of T tokens. The validation split needs T + 1 tokens. A context that the user
+    has set does not change. Report a shorter context to the watcher.
+    """
+    root, model = settings.root, settings.model
+    is_fixed = root.resume is not None or is_requested("model.context_length", typed)
+    longest = min(store.n_tokens("val") - 1, *(one.n_tokens // 2 for one in store.sources))
+    if root.init_from is None or is_fixed or not 0 < longest < model.context_length:
+        return settings
+
+    watcher.on_note(
+        f"model.context_length={longest} instead of {model.context_length} as in init_from={root.init_from}, because "
+        "the text is short"
+    )
+    # Rotary models keep their full context for sampling.
+    full = model.longest_input if model.position == "rotary" else None
+    changes = {"model.context_length": longest, "model.full_context_length": full}
+    return build_settings(settings.plain, changes)
 
 
 def _source_of(name: str) -> "TrainedSource":
@@ -52,7 +104,6 @@ def _source_of(name: str) -> "TrainedSource":
 
 def _makes_tokenizer_of(source: "TrainedSource", part: "DictConfig") -> bool:
     """Whether a tokenizer part builds the source model's tokenizer from any text."""
-    from gptmini.configuration.building import build_component, target_class
     from gptmini.tokenizer import identity_of
 
     if not getattr(target_class(part), "needs_no_text", False):

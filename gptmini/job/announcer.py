@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from gptmini.configuration.init_from import takes_finetune
 from gptmini.configuration.keys import user_component_overrides
 from gptmini.configuration.overrides import as_override
 from gptmini.durations import duration
@@ -108,6 +109,10 @@ class Announcer:
             step = module.origin["step"]
             at_step = "" if step is None else f", step {step}"
             self.print_topic("", f"starts from the weights of {module.origin['path']}{at_step}")
+            if takes_finetune(module.origin["optimizer"], self.typed):
+                rate = f"optimizer.lr={settings.plain['optimizer']['lr']:g}; to change it, set optimizer="
+                reason = "Muon did not train them: optimizer and warm-up of experiment=finetune"
+                self.print_topic("", f"{reason}, {rate}")
         self._print_frozen(model)
         self.print_topic("machine", str(settings.hardware))
         self._print_batch(module.settings)

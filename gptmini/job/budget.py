@@ -11,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gptmini.configuration.building import check_model, hardware_for, text_settings
+from gptmini.configuration.init_from import fit_context
 from gptmini.configuration.keys import is_chosen_by_experiment
 from gptmini.configuration.overrides import Typed
 from gptmini.job.tokens import open_tokens
@@ -93,6 +94,7 @@ class BudgetChooser:
             ),
             corpus=corpus,
         )
+        self.settings = fit_context(self.settings, self.typed, store, self.watcher)
         check_prompts(self.settings.callbacks, store)
         text = Text.of(store)
         # With init_from=, the model's sizes are fixed, so there is nothing to search.

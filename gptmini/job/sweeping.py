@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from gptmini.configuration.building import build_settings
 from gptmini.configuration.compose import compose
+from gptmini.configuration.init_from import fit_context
 from gptmini.configuration.stored import resolve_configuration
 from gptmini.job.epochs import steps_for_epochs
 from gptmini.job.printing import print_topic
@@ -102,6 +103,7 @@ def check_and_prepare(space: Space, config_dir: str | None) -> Checked:
     settings, typed = parts[0]
     watcher = Watcher(on_note=lambda note: print_topic("data", note))
     store, _ = open_tokens(settings, typed, watcher=watcher)
+    settings = fit_context(settings, typed, store, watcher)
     changes = steps_for_epochs(settings, store)
     if changes:
         settings = build_settings(settings.plain, changes)

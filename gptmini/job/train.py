@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from gptmini.configuration.building import as_yaml, build_settings
 from gptmini.configuration.compose import Composed
+from gptmini.configuration.init_from import fit_context
 from gptmini.configuration.messages import advising_on_memory
 from gptmini.configuration.overrides import Typed
 from gptmini.configuration.stored import resolve_configuration
@@ -120,16 +121,20 @@ def open_run_tokens(
     *,
     began: float,
 ) -> "tuple[Settings, TokenStore, bool, Sequence[str]]":
-    """Open or prepare the tokens of a run as open_tokens does. For a new run, apply budget= and epochs=.
+    """Open or prepare the tokens of a run as open_tokens does.
+
+    For a new run, apply budget= and epochs=, and fit the context of init_from= to the text.
 
     Return the settings of the run, its tokens, whether this call prepared them, and lines about the choice of budget=.
     """
     lines: Sequence[str] = ()
     if settings.root.budget is not None and settings.root.resume is None:
-        choice = BudgetChooser(settings, typed, watcher, began=began).choose()
-        changes, store, prepared_now, lines = choice
+        chooser = BudgetChooser(settings, typed, watcher, began=began)
+        changes, store, prepared_now, lines = chooser.choose()
+        settings = chooser.settings
     else:
         store, prepared_now = open_tokens(settings, typed, state, watcher=watcher)
+        settings = fit_context(settings, typed, store, watcher)
         changes = steps_for_epochs(settings, store)
     if changes:
         settings = build_settings(settings.plain, changes)

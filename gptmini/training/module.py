@@ -58,8 +58,8 @@ class GPTModule(L.LightningModule):
             The learning rate of a step is peak_lr * schedule(step, max_steps=). This module implements the precision
             'bf16_stream'. Lightning's autocast implements the precision 'bf16'.
         state: the state to resume from; None to start from the first step.
-        origin: the path and the step of the model that provided the initial weights; None for new weights. Every
-            checkpoint stores the origin.
+        origin: the path, the step and the optimizer of the model that provided the initial weights; None for new
+            weights. Every checkpoint stores the origin.
 
     Raises UserError if a setting of the optimizer is not valid.
     """
@@ -87,6 +87,7 @@ class GPTModule(L.LightningModule):
         self.model = model
         self.store = store
         self.settings = settings.trainer
+        self.optimizer_name = type(settings.optimizer).__name__
         self.make_optimizer: Callable[[GPT], torch.optim.Optimizer] = settings.optimizer.build
         self.schedule = settings.schedule
         self.seed = settings.root.seed
@@ -330,10 +331,12 @@ class GPTModule(L.LightningModule):
         """Add the data for sampling and for resuming with any number of processes. Every process must call this."""
         self.step_reports.wait()
         origin = {} if self.origin is None else {"init_from": self.origin}
+        is_trained = self.trainer.global_step > 0  # otherwise, the weights are those of the origin
         checkpoint["gptmini"] = header(
             self.model.config,
             self.store.tokenizer_state,
             **origin,
+            optimizer=self.optimizer_name if is_trained else (self.origin or {}).get("optimizer"),
             data={"folder": str(self.store.folder), "fingerprint": self.store.fingerprint},
             max_steps=self.settings.max_steps,
             validated_step=self.validated_step,

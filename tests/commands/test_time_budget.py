@@ -3,6 +3,7 @@
 import json
 import time
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
@@ -161,10 +162,12 @@ def test_a_model_to_begin_with_keeps_its_sizes(script, trained, monkeypatch):
         raise AssertionError("there is nothing to search")
 
     monkeypatch.setattr("gptmini.training.budget.search.Search.candidates", search)
-    result = script("train", *TEXT, f"init_from={trained}", "budget=1m")
+    Path("val.txt").write_text("short")  # five tokens and an end-of-text
+    result = script("train", *TEXT, "data.val_path=val.txt", f"init_from={trained}", "budget=1m")
     assert result.code == 0, result
     here, source = config_of(newest()), config_of(trained)
     assert here["model"]["d_model"] == source["model"]["d_model"]
+    assert (here["model"]["context_length"], source["model"]["context_length"]) == (5, 8)
     assert here["trainer"]["max_steps"] != 500
 
 

@@ -7,10 +7,13 @@ import shutil
 
 import pytest
 import torch
+import yaml
 
 import gptmini
 from gptmini.checkpoint.file import read_checkpoint
+from gptmini.job.sweeping import check_and_prepare
 from gptmini.runs import curves_of, read_lines
+from gptmini.sweep import Dimension, Space
 from interop.nanogpt_files import write_nanogpt
 from run_folders import config_of, last, newest
 
@@ -64,7 +67,8 @@ def test_a_run_begins_with_the_weights_and_the_tokenizer_of_another(script, base
     assert config["init_from"] == path
     assert config["model"]["dropout"] == 0.1
     header = last(newest())["gptmini"]
-    assert header["init_from"] == {"path": path, "step": step}
+    assert header["init_from"] == {"path": path, "step": step, "optimizer": "MuonSettings"}
+    assert header["optimizer"] == "MuonSettings"
     assert header["tokenizer"] == began_with["gptmini"]["tokenizer"]
 
     script("export", "runs/latest", "out")
@@ -78,7 +82,7 @@ def test_an_exported_folder_begins_a_run_as_its_run_does(script, base):
     length = ("trainer.max_steps=4", "trainer.val_every_steps=2", "trainer.global_batch_size=4")
     losses = []
     for source in (str(base), "out"):
-        result = script("train", *TUNE[1:], *length, f"init_from={source}")
+        result = script("train", *TUNE[1:], *length, f"init_from={source}", "optimizer=muon")
         assert result.code == 0, result
         losses.append(re.findall(r"val loss (\S+)", result.out))
     assert len(losses[0]) == len(losses[1]) >= 2
@@ -271,7 +275,11 @@ def test_a_run_that_goes_on_from_its_first_validation_counts_it_once(script, bas
     assert "early    at step 2 of 4" in result.out, result
     run = newest()
     best = run / "checkpoints" / "best.ckpt"
-    assert read_checkpoint(best)["global_step"] == 0
+    contents = read_checkpoint(best)
+    assert contents["global_step"] == 0
+    # AdamW has not changed the weights, which Muon has trained.
+    assert contents["gptmini"]["optimizer"] == "MuonSettings"
+    assert last(run)["gptmini"]["optimizer"] == "AdamWSettings"
 
     result = script("train", f"resume={best}", *stopping)
     assert "early    at step 2 of 4" in result.out, result
@@ -310,3 +318,73 @@ def test_the_experiment_for_tuning_needs_weights_and_tunes_them(script, base, tm
     assert result.code == 0, result
     losses = [float(loss) for loss in re.findall(r"val loss (\d+\.\d+)", result.out)]
     assert losses[-1] < losses[0]
+
+
+def test_weights_of_another_program_do_not_forget(script, tmp_path):
+    """With Muon's rates for new weights, the loss is four times as high after ten steps."""
+    (tmp_path / "other.txt").write_text(OTHER)
+    text = ("data=text", "data.path=other.txt", "trainer.global_batch_size=4", *TUNE[3:])
+    sizes = ("model.d_model=32", "model.n_layers=1", "model.n_heads=2", "model.context_length=32")
+    new = ("model=llama_tiny", "model.n_kv_heads=2", "tokenizer=byte", "optimizer=adamw", *sizes)
+    assert script("train", *text, *new, "trainer.max_steps=100", "optimizer.lr=0.01").code == 0
+    assert script("export", "runs/latest", "out").code == 0
+
+    result = script("train", *text, "init_from=out", "trainer.max_steps=10")
+    assert "experiment=finetune" in result.out, result
+    losses = dict(curves_of(read_lines(newest()))["val/loss"])
+    assert losses[10] < losses[0]
+
+
+@pytest.fixture
+def sources(script, base, tmp_path):
+    """Put the weights of the base run into the working folder in several forms. The base run was trained with Muon."""
+    shutil.copytree(base, tmp_path / "older")
+    assert script("export", str(base), "older/exports/one").code == 0
+    assert script("import", "older/exports/one", "imported").code == 0
+    older = read_checkpoint(base / "checkpoints" / "best.ckpt")
+    del older["gptmini"]["optimizer"]
+    torch.save(older, tmp_path / "older" / "checkpoints" / "best.ckpt")
+    torch.save(older, tmp_path / "alone.ckpt")
+
+
+@pytest.mark.parametrize(
+    "source", ["runs/latest", "older", "older/exports/one", "imported", "alone.ckpt"]
+)
+def test_weights_that_muon_did_not_train_take_the_optimizer_of_finetune(script, sources, source):
+    def shown(*typed):
+        command = ("data=text", "data.path=other.txt", f"init_from={source}", "--cfg", "job")
+        config = yaml.safe_load(script("train", *command, *typed).out)
+        return config["optimizer"], config["schedule"]["warmup_steps"], config["trainer"]
+
+    optimizer, warmup, trainer = shown()
+    muon, adamw = shown("optimizer=muon"), shown("experiment=finetune")
+    by_muon = source in ("runs/latest", "older")
+    assert (optimizer, warmup) == (muon if by_muon else adamw)[:2]
+    assert trainer == muon[2] != adamw[2]
+    if not by_muon:
+        optimizer, warmup, _ = shown("optimizer.lr=0.5", "schedule=cosine")
+        assert (optimizer, warmup) == ({**adamw[0], "lr": 0.5}, adamw[1])
+        assert shown("schedule.warmup_steps=3")[:2] == (adamw[0], 3)
+
+
+# A context of T tokens requires T + 1 validation tokens and 2 T training tokens. Each text ends with an end-of-text.
+@pytest.mark.parametrize(("n_train", "n_val", "context"), [(7, 50, 4), (50, 5, 5), (50, 50, 8)])
+def test_the_context_of_trained_weights_is_what_a_short_text_allows(
+    script, base, tmp_path, n_train, n_val, context
+):
+    (tmp_path / "train.txt").write_text("a" * n_train)
+    (tmp_path / "val.txt").write_text("a" * n_val)
+    text = ("data=text", "data.path=train.txt", "data.val_path=val.txt", f"init_from={base}")
+    full = None if context == 8 else 8
+    sizes = yaml.safe_load(script("train", *text, "--cfg", "job").out)["model"]
+    assert (sizes["context_length"], sizes["full_context_length"]) == (context, full)
+    space = Space([Dimension("seed", texts=("1", "2"))], text)
+    assert check_and_prepare(space, None).tree["model"] == sizes
+
+    result = script("train", *text, *SHORT_RUN, *TUNE[3:])
+    assert result.code == 0, result
+    assert (f"model.context_length={context} instead of 8" in result.out) == (context < 8)
+    assert config_of(newest())["model"] == sizes
+    if n_val < 8:
+        refused = script("train", *text, "model.context_length=8")
+        refused.assert_refused("model.context_length=8", "got 6")
