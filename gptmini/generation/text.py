@@ -3,6 +3,7 @@
 import difflib
 import inspect
 import operator
+from collections import defaultdict
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import fields
 from typing import Any, NamedTuple
@@ -74,6 +75,7 @@ def generate_stream(
     Raises UserError at the first piece if an option is unknown, a value has a wrong type or range, or a prompt has
     characters that the tokenizer cannot encode. Raises UserError at any piece if the logits are not finite.
     """
+    check_model(model)
     num_samples = checked_integer("num_samples", num_samples, least=1)
     batch_size = checked_integer("batch_size", batch_size, least=1)
     seed = checked_integer("seed", seed)
@@ -84,13 +86,13 @@ def generate_stream(
         raise UserError(
             "a packed model cannot be compiled; remove compile=True or the call of pack()"
         )
-    texts = [prompts] if isinstance(prompts, str) else list(prompts)
+    texts = checked_strings("prompts", prompts)
     if len(texts) * num_samples > MOST_SAMPLES:
         raise UserError(
             f"num_samples times the number of prompts must be at most {MOST_SAMPLES:,}, "
             f"got {num_samples} and {len(texts)}; for more samples, call again with a different seed"
         )
-    stops = [stop] if isinstance(stop, str) else list(stop or ())
+    stops = checked_strings("stop", stop or ())
 
     ids = _encode_prompts(tokenizer, texts)
     n_samples = len(ids) * num_samples
@@ -161,8 +163,7 @@ def generate(
 
     Raises the errors of generate_stream.
     """
-    n_prompts = 1 if isinstance(prompts, str) else len(prompts)
-    texts = [""] * (n_prompts * num_samples)
+    texts: dict[int, str] = defaultdict(str)  # by the number of the sample
     for piece in generate_stream(
         model,
         tokenizer,
@@ -172,7 +173,7 @@ def generate(
         **options,
     ):
         texts[piece.sample] += piece.text
-    return texts
+    return [texts[sample] for sample in sorted(texts)]
 
 
 def in_order(pieces: Iterable[TextPiece]) -> Iterator[TextPiece]:
@@ -316,6 +317,22 @@ class TextStream:
             if any(stop.startswith(ending) for stop in self.stop):
                 return n_characters
         return 0
+
+
+def check_model(model: object) -> None:
+    """Raise UserError if the argument model is not a GPT, for example because it was swapped with the tokenizer."""
+    if not isinstance(model, GPT):
+        raise UserError(f"model must be a GPT from gptmini.load, got {type(model).__name__}")
+
+
+def checked_strings(name: str, value: Any) -> list[str]:
+    """Return one or several strings as a list. Raise UserError for other types."""
+    is_single = isinstance(value, str) or not isinstance(value, Iterable)
+    strings = [value] if is_single else list(value)
+    for string in strings:
+        if not isinstance(string, str):
+            raise UserError(f"{name} must be a string or a list of strings, got {string!r:.80}")
+    return strings
 
 
 def checked_integer(name: str, value: Any, *, least: int | None = None) -> int:

@@ -312,9 +312,12 @@ def test_chat_in_python_is_a_conversation(chatty):
         ({"max_tokens": 3}, "max_new_tokens"),
         ({"top_p": 2}, "top_p"),
         ({"stop": [""]}, "stop"),
+        ({"stop": 5}, "stop"),
     ]:
         with pytest.raises(UserError, match=named):
             gptmini.chat(model, tokenizer, messages, **wrong)
+    with pytest.raises(UserError, match="model must be"):
+        gptmini.chat(tokenizer, model, messages)
     with pytest.raises(UserError, match="message 1"):
         gptmini.chat(model, tokenizer, [{"role": "user"}])
     with pytest.raises(UserError, match="chat template"):

@@ -33,6 +33,11 @@ def samples(prompts="abc", n_tokens=40, **options):
     return [found[i] for i in range(len(found))]
 
 
+def generated(prompts="abc", n_tokens=40, model=None, **options):
+    """Return the texts of gptmini.generate."""
+    return generate(model or make(), LETTERS, prompts, max_new_tokens=n_tokens, **options)
+
+
 def test_a_sample_ends_at_end_of_text_unless_told_otherwise():
     ((endless, finish, ids),) = samples(ignore_end_of_text=True, temperature=2.0)
     assert (len(ids), finish) == (40, "length")
@@ -145,11 +150,17 @@ def test_the_model_is_left_in_its_mode_and_drops_nothing(training):
         ({"max_tokens": 5}, "max_tokens.* max_new_tokens"),
         ({"stop": ["a", ""]}, "a stop string must not be empty"),
         ({"prompts": ["abc", "xyz"]}, "got 'x'"),
+        ({"prompts": 5}, "prompts .* 5"),
+        ({"prompts": ["abc", None]}, "prompts .* None"),
+        ({"stop": 5}, "stop .* 5"),
+        ({"model": LETTERS}, "model .* CharTokenizer"),
+        ({"num_samples": 1.5}, "num_samples .* 1.5"),
     ],
 )
-def test_bad_arguments_are_refused_in_one_line(options, message):
+@pytest.mark.parametrize("call", [samples, generated])
+def test_bad_arguments_are_refused_in_one_line(call, options, message):
     with pytest.raises(UserError, match=message) as caught:
-        samples(**options)
+        call(**options)
     assert "http" not in str(caught.value)
     assert "\n" not in str(caught.value)
 
