@@ -41,12 +41,8 @@ class Measured(NamedTuple):
     unit: str  # name of the parts of the text, in the plural
     evaluation: Evaluation  # loss, number of tokens and bits per byte of the entire text
     tokens_per_byte: float  # number of tokens per byte, used to compute bits per byte
+    n_bytes: int  # UTF-8 bytes of the scored text; in a stream, of the scored tokens
     sums: Sums  # sums over each part of the text
-
-    @property
-    def n_bytes(self) -> int:
-        """UTF-8 bytes of the scored tokens."""
-        return int(self.sums.n_bytes.sum())
 
 
 class Convention(NamedTuple):
@@ -84,8 +80,9 @@ def measure(
     tokenizer = trained.tokenizer
     sizes = {"context_length": trained.model.config.context_length, "batch_size": batch_size}
     tokens_per_byte = None  # if it stays None, it is known after scoring
+    lengths = None  # bytes of each document, if the documents are not in a stream
     if convention.unit == "documents":
-        documents = text.documents(tokenizer)
+        documents, lengths = text.documents(tokenizer)
         # lm-evaluation-harness also uses windows of the longest input.
         sizes["context_length"] = trained.model.config.longest_input
         first = bos_id_of(tokenizer)
@@ -93,12 +90,12 @@ def measure(
         name = tokenizer.decode([first])
         passages = [documents_alone(documents, first=first, first_named=name, **sizes)]
     elif convention.unit == "single":
-        (ids,) = text.documents(tokenizer)
+        (ids,), lengths = text.documents(tokenizer)
         passages = [
             only_document(
                 ids,
                 prefix=document_prefix(tokenizer),
-                byte_lengths=tokenizer.byte_lengths(),
+                byte_ends=_byte_ends(tokenizer, ids),
                 n_skipped_bytes=convention.n_skipped_bytes,
                 **sizes,
             )
@@ -116,15 +113,17 @@ def measure(
         on_batch=lambda n_done: on_batch(n_done, n_tokens),
     )
     n_bytes = int(sums.n_bytes.sum())
+    ends = passages[0].ends
+    if lengths is not None:
+        # The bytes of the tokens may differ, because some tokenizers add a space or replace characters.
+        n_bytes = round(lengths.sum()) - convention.n_skipped_bytes
+    if lengths is not None and ends is not None:
+        has_tokens = np.diff(ends, prepend=0) > 0  # (n_documents,)
+        sums = sums._replace(n_bytes=lengths[has_tokens])
     if not n_bytes:
-        is_first_scored = convention.unit == "documents"
-        reason = (
-            ""
-            if is_first_scored
-            else " after its first token, because the first token is not scored"
-        )
         raise UserError(
-            f"{text.name} must have text{reason}; use a larger --max-tokens or a different text"
+            f"{text.name} must have text after its first token, because the first token is not scored; use a larger "
+            "--max-tokens or a different text"
         )
 
     if tokens_per_byte is None:
@@ -136,15 +135,13 @@ def measure(
         unit=" and ".join(units),
         evaluation=tally.evaluation(tokens_per_byte),
         tokens_per_byte=tokens_per_byte,
+        n_bytes=n_bytes,
         sums=sums,
     )
 
 
 def report_of(text: HeldOutText, measured: Sequence[Measured]) -> dict[str, Any]:
-    """Return all results of one model, or of two models with their comparison, as plain values.
-
-    Raises UserError if two models were evaluated on different numbers of bytes.
-    """
+    """Return all results of one model, or of two models with their comparison, as plain values."""
     first = measured[0]
     report: dict[str, Any] = {
         "text": text.name,
@@ -182,11 +179,6 @@ def _figures(model: Measured) -> dict[str, Any]:
 
 def _comparison(first: Measured, second: Measured) -> dict[str, Any]:
     """Return the difference in bits per byte between the second and the first model."""
-    if first.n_bytes != second.n_bytes:
-        raise UserError(
-            f"{first.path} and {second.path} must be compared on the same text, "
-            f"got texts of {first.n_bytes:,} and {second.n_bytes:,} bytes"
-        )
     comparison = compare(first.sums, second.sums)
     difference = second.evaluation.bits_per_byte - first.evaluation.bits_per_byte
     figure = _figure(difference, _scaled(comparison.interval, first))
@@ -198,10 +190,10 @@ def _comparison(first: Measured, second: Measured) -> dict[str, Any]:
 
 
 def _scaled(interval: Interval | None, model: Measured) -> Interval | None:
-    """Convert an interval of bits per scored byte to bits per byte, with the tokens_per_byte of the evaluation."""
+    """Convert an interval of bits per byte of the parts to bits per byte of the text."""
     if interval is None:
         return None
-    factor = model.tokens_per_byte * model.n_bytes / model.evaluation.n_tokens
+    factor = model.tokens_per_byte * float(model.sums.n_bytes.sum()) / model.evaluation.n_tokens
     return Interval(interval.low * factor, interval.high * factor)
 
 
@@ -253,11 +245,16 @@ def _first_common_end(tokenizers: Sequence[Tokenizer], text: HeldOutText) -> int
     common = None
     n_bytes = 0
     for tokenizer in tokenizers:
-        (ids,) = text.documents(tokenizer)
-        ends = np.cumsum(tokenizer.byte_lengths()[ids])  # (n_ids,)
-        n_bytes = int(ends[-1])
+        (ids,), lengths = text.documents(tokenizer)
+        ends = _byte_ends(tokenizer, ids)  # (n_ids,)
+        n_bytes = round(lengths.sum())
         common = ends if common is None else np.intersect1d(common, ends)
     inner = [] if common is None else common[(common > 0) & (common < n_bytes)]
     if not len(inner):
         raise UserError(f"{text.name} is too short to compare these tokenizers; give more text")
     return int(inner[0])
+
+
+def _byte_ends(tokenizer: Tokenizer, ids: np.ndarray) -> np.ndarray:
+    """Return the number of UTF-8 bytes of a text up to the end of each id, (n,). The text starts with the first id."""
+    return np.cumsum(tokenizer.byte_lengths()[ids]) - len(tokenizer.prefix_text)

@@ -41,18 +41,25 @@ class PreparedText:
             )
         return self._store.excerpts(self._split, self._max_tokens)
 
-    def documents(self, tokenizer: Tokenizer) -> list[np.ndarray]:
-        """Return the ids of the text of each document. Encode the text if the model has a different tokenizer."""
+    def documents(self, tokenizer: Tokenizer) -> tuple[list[np.ndarray], np.ndarray]:
+        """Return the ids of the text of each document, and its UTF-8 bytes, (n_documents,).
+
+        Encode the text if the model has a different tokenizer.
+        """
         if not self._store.has_index:
             raise UserError(
                 "--per-document and models with different tokenizers require a folder that stores where documents end, "
                 f"got {self._store.folder}; pass plain text files with --text"
             )
         own = from_dict(self._store.tokenizer_state)
-        documents = self._own_documents(own)
-        if self._has_ids_of(tokenizer):
-            return list(documents)
-        return [_encode(tokenizer, own.decode(ids.tolist())) for ids in documents]
+        documents = list(self._own_documents(own))
+        texts = [own.decode(ids.tolist()).removeprefix(own.prefix_text) for ids in documents]
+        lengths = np.array([len(text.encode()) for text in texts])
+        if self._max_tokens is None:  # the tokenizer may have changed the text, for example to NFC
+            lengths = lengths * (self._store.n_bytes(self._split) / lengths.sum())
+        if not self._has_ids_of(tokenizer):
+            documents = [_encode(tokenizer, text) for text in texts]
+        return documents, lengths
 
     def _has_ids_of(self, tokenizer: Tokenizer) -> bool:
         """Return whether the folder was prepared with this tokenizer."""
@@ -130,8 +137,8 @@ class TextFiles:
         )
         return [excerpt]
 
-    def documents(self, tokenizer: Tokenizer) -> list[np.ndarray]:
-        """Return the ids of the text of each document.
+    def documents(self, tokenizer: Tokenizer) -> tuple[list[np.ndarray], np.ndarray]:
+        """Return the ids of the text of each document, and its UTF-8 bytes, (n_documents,).
 
         If max_tokens is set, the first call chooses the smallest number of documents with max_tokens tokens under its
         tokenizer. Later calls return the same documents, so that all models are evaluated on the same text.
@@ -145,7 +152,8 @@ class TextFiles:
             documents.append(_encode(tokenizer, text))
             n_tokens += len(documents[-1])
         self._n_evaluated = len(documents)
-        return documents
+        texts = self._texts[: self._n_evaluated]
+        return documents, np.array([len(text.encode()) for text in texts])
 
 
 HeldOutText = PreparedText | TextFiles

@@ -129,7 +129,7 @@ def only_document(
     ids: np.ndarray,
     *,
     prefix: Sequence[int],
-    byte_lengths: np.ndarray,
+    byte_ends: np.ndarray,
     n_skipped_bytes: int,
     context_length: int,
     batch_size: int,
@@ -139,17 +139,17 @@ def only_document(
     Args:
         ids: ids of the document, (n,), without special tokens.
         prefix: ids that the tokenizer puts before a document. They are not scored.
-        byte_lengths: UTF-8 bytes of each id of the vocabulary, int64 (V,).
+        byte_ends: UTF-8 bytes of the document up to the end of each id, int64 (n,).
         n_skipped_bytes: bytes at the start of the document that are not scored. At least one id ends there or before.
         context_length: maximum number of ids that the model reads.
         batch_size: maximum number of windows per batch.
     """
-    is_skipped = np.cumsum(byte_lengths[ids]) <= n_skipped_bytes  # (n,)
+    is_skipped = byte_ends <= n_skipped_bytes  # (n,)
     marked = np.where(is_skipped, ~ids, ids)  # the loss does not count marked ids
     excerpt = Excerpt(
         ids=np.concatenate([~np.array(prefix, dtype=np.int64), marked]),
         n_tokens=len(prefix) + len(ids),
-        tokens_per_byte=len(ids) / int(byte_lengths[ids].sum()),
+        tokens_per_byte=len(ids) / int(byte_ends[-1]),
     )
     passage = stream(excerpt, stride=None, context_length=context_length, batch_size=batch_size)
     start = "its first byte" if n_skipped_bytes == 1 else f"its first {n_skipped_bytes} bytes"

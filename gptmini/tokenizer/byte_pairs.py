@@ -34,6 +34,7 @@ class BytePairTokenizer:
 
     kind = "byte_pair"
     prefix_ids: Sequence[int] = ()
+    prefix_text = ""
     bos_id: int | None = None
     more_ends: Sequence[int] = ()
 

@@ -23,6 +23,7 @@ class CharTokenizer:
 
     kind = "char"
     prefix_ids: Sequence[int] = ()
+    prefix_text = ""
     bos_id: int | None = None
     more_ends: Sequence[int] = ()
 

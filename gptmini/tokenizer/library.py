@@ -88,6 +88,7 @@ class LibraryTokenizer:
         self.bos_id: int | None = None if self.prefix_ids or named == end_of_text else named
         self._bytes_of = _bytes_of_ids(self._tokenizer, tree)
         self._n_encoded = 0  # number of characters that encode_batch has encoded without gigatoken
+        self.prefix_text = " " if self.decode(self.encode("a")).startswith(" ") else ""
         ids = [*self._bytes_of, *more_ends, *([] if end_of_text is None else [end_of_text])]
         if max(ids, default=0) >= n_vocab:
             raise UserError(
@@ -267,7 +268,7 @@ def _bytes_of_ids(tokenizer: Any, tree: dict) -> dict[int, bytes]:
     Tokens are written in letters, in SentencePiece's characters, or as plain text. If the file has no decoder, its
     tokens are in letters if the file converts text to letters before it encodes the text.
     """
-    added = {token["id"]: token["content"] for token in tree.get("added_tokens") or []}
+    added = {token["id"] for token in tree.get("added_tokens") or []}
     decoder = json.dumps(tree.get("decoder") or tree.get("pre_tokenizer"))
     is_in_letters = '"ByteLevel"' in decoder
     has_byte_tokens = '"ByteFallback"' in decoder
@@ -276,10 +277,8 @@ def _bytes_of_ids(tokenizer: Any, tree: dict) -> dict[int, bytes]:
     for token, i in tokenizer.get_vocab(with_added_tokens=True).items():
         if has_byte_tokens and BYTE_TOKEN.fullmatch(token):
             found[i] = bytes([int(token[3:5], 16)])
-        elif i in added:
-            found[i] = added[i].encode()
         elif is_in_letters:
-            found[i] = _from_letters(token)
+            found[i] = token.encode() if i in added else _from_letters(token)
         else:
             found[i] = token.replace(SPACE, " ").encode()
     return found

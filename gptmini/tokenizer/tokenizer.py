@@ -29,6 +29,7 @@ class Tokenizer(Protocol):
     n_vocab: int  # number of ids, including end-of-text
     end_of_text: int | None  # id that separates documents; None if the tokenizer has no such id
     prefix_ids: Sequence[int]  # ids that a model expects before a text
+    prefix_text: str  # text that encoding adds before each text, such as a space
     # The id of bos_token. Other programs put this id before a text. None if there are prefix_ids, or if the id of
     # bos_token is end_of_text.
     bos_id: int | None

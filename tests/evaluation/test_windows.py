@@ -189,9 +189,9 @@ def test_documents_without_a_token_are_no_parts():
 )
 def test_the_convention_of_a_single_document_names_the_bytes_that_are_not_scored(n_skipped, start):
     passage = only_document(
-        np.array([0, 1, 2, 3]),  # 1, 2, 3 and 4 bytes
+        np.array([0, 1, 2, 3]),
         prefix=[END],
-        byte_lengths=BYTES,
+        byte_ends=np.array([1, 3, 6, 10]),
         n_skipped_bytes=n_skipped,
         context_length=CONTEXT,
         batch_size=3,

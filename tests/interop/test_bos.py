@@ -192,8 +192,10 @@ def test_a_prepared_document_begins_as_in_transformers_and_as_a_prompt(folder, f
     # The text gives the same ids without preparation.
     prepared = PreparedText(store.folder, "train", None)
     text = TextFiles([file], "text", None)
-    for one, other in zip(prepared.documents(tokenizer), text.documents(tokenizer), strict=True):
-        assert one.tolist() == other.tolist()
+    for given in (prepared, text):
+        documents, lengths = given.documents(tokenizer)
+        assert [ids.tolist() for ids in documents] == [tokenizer.encode(one) for one in TEXTS]
+        assert lengths.tolist() == [len(one.encode()) for one in TEXTS]
     (of_store,) = prepared.streams(tokenizer)
     (of_text,) = text.streams(tokenizer)
     assert of_store.ids.tolist() == of_text.ids.tolist()
@@ -255,7 +257,7 @@ def test_a_chat_has_no_second_beginning(folders, tmp_path):
     found = []
     for split in ("train", "val"):
         assert all((*ids[:-1],) in expected for ids in in_documents(store, split))
-        found += PreparedText(store.folder, split, None).documents(tokenizer)
+        found += PreparedText(store.folder, split, None).documents(tokenizer)[0]
     assert {(2, *ids.tolist()) for ids in found} == expected
 
 
@@ -301,9 +303,8 @@ def test_a_text_prepared_by_an_earlier_version_is_read_as_it_is(folders, file, t
 
     new = TextFiles([file], "text", None)
     old = PreparedText(store.folder, "val", None)
-    assert [ids.tolist() for ids in old.documents(tokenizer)] == [
-        ids.tolist() for ids in new.documents(tokenizer)
-    ]
+    (of_old, _), (of_new, _) = old.documents(tokenizer), new.documents(tokenizer)
+    assert [ids.tolist() for ids in of_old] == [ids.tolist() for ids in of_new]
     (stream,) = old.streams(tokenizer)
     assert stream.ids.tolist() == store.tokens("val").tolist()
     assert inspect_split(store, "val", tokenizer, 99).first == TEXTS[:3]

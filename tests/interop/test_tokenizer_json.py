@@ -6,7 +6,7 @@ import random
 from pathlib import Path
 
 import pytest
-from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
 
 from gptmini import tokenizer
 from gptmini.interop.tokenizer_reading import read_tokenizer
@@ -196,6 +196,16 @@ def test_a_token_stands_for_a_byte_where_the_library_takes_it_for_one(named):
 
     i = vocabulary[named]
     assert coder.decode([i]) == decoders.ByteFallback().decode([named])
+
+
+def test_an_added_token_of_spaces_is_spaces():
+    """Gemma's tokenizer.json lists its runs of spaces among the added tokens."""
+    made = of_sentence_piece()
+    made.add_tokens([AddedToken("\u2581\u2581\u2581", normalized=False)])
+    coder = LibraryTokenizer(made.to_str(), n_vocab=made.get_vocab_size(), end_of_text=None)
+    ids = [made.token_to_id(token) for token in ("th", "\u2581\u2581\u2581", "e")]
+    assert coder.decode(ids) == made.decode(ids) == "th   e"
+    assert coder.byte_lengths()[ids].tolist() == [2, 3, 1]
 
 
 def test_a_text_on_which_a_rule_runs_away_is_refused():
