@@ -283,14 +283,17 @@ def _made(parts: "DictConfig", group: str) -> Mapping[str, Any]:
 def run_name(config: "DictConfig", typed: "Typed") -> str:
     """Return the default name of a run: the name of its experiment. Without an experiment, the name of its text."""
     experiment = typed.choices.get("experiment")
-    if experiment is not None:
-        return experiment.replace("/", "-")
-
     data = config.data
     path = data.get("path")
-    if isinstance(data.get("dataset"), str):
-        return data.dataset.rstrip("/").rpartition("/")[2]
     is_file = isinstance(path, str) and Path(path).expanduser().is_file()
-    if typed.choices["data"] == "text" and is_file:
-        return Path(path).name.partition(".")[0] or "text"
-    return typed.choices["data"] or "text"
+    if experiment is not None:
+        name = experiment.replace("/", "-")
+    elif isinstance(data.get("dataset"), str):
+        name = Path(data.dataset).name
+    elif typed.choices["data"] == "text" and is_file:
+        name = Path(path).name.partition(".")[0]
+    else:
+        name = typed.choices["data"] or ""
+
+    # RootSettings refuses these names, and the user has not chosen one.
+    return "text" if name in ("", "..", "latest") else name.replace("\\", "-")
