@@ -15,6 +15,8 @@ from gptmini.user_error import UserError
 KINDS = ("gpt2", "llama", "mistral", "qwen2", "qwen3", "nanochat")
 DTYPES = ("fp32", "bf16", "fp16", "q8_0")
 GGUF = ".gguf"  # suffix of a GGUF file
+# Suffixes of other files with models. A folder with such a name would look like a file.
+OTHERS = (".bin", ".ckpt", ".h5", ".json", ".npz", ".onnx", ".pt", ".pth", ".safetensors", ".zip")
 # The default settings of gptmini sample, with the names that transformers uses. Without top_k=0, transformers would
 # sample only from the 50 most probable tokens.
 SAMPLING = {"do_sample": True, "temperature": SAMPLE_TEMPERATURE, "top_k": 0}
@@ -57,7 +59,10 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     )
 
     options = parser.parse_args(arguments)
-    is_gguf = options.out.suffix.lower() == GGUF
+    suffix = options.out.suffix.lower()
+    if suffix in OTHERS:
+        parser.error(f"cannot write {suffix}; give a folder or a {GGUF} file, got {options.out}")
+    is_gguf = suffix == GGUF
     if is_gguf and options.kind is not None:
         parser.error("--as applies only to a folder, not to a GGUF file; leave out --as")
     if not is_gguf and options.dtype == "q8_0":

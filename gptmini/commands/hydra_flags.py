@@ -28,9 +28,6 @@ from gptmini.user_error import UserError
 from gptmini.version import __version__
 from gptmini.world import this_world
 
-# Options of other programs that choose a device, and the value of trainer.device for each.
-DEVICES = {"cpu": "cpu", "cuda": "cuda", "gpu": "cuda", "mps": "mps"}
-
 # A function that runs a job of a command. The result of the function goes to Hydra's sweepers.
 Job = Callable[[Composed], Any]
 
@@ -229,35 +226,21 @@ def _override_meant(
 ) -> str | None:
     """Return the override that an unknown option means, such as optimizer.lr=0.1 for --lr 0.1.
 
-    Return None if another option is similar, or if none of the keys is similar.
+    Return None if the name is not in the keys and another option is similar, or if none of the keys is similar.
     """
     i = next(i for i in range(len(arguments)) if arguments[i].startswith(option))
     name, equals, value = arguments[i].lstrip("-").partition("=")
     name = name.replace("-", "_")
-    if name in DEVICES:
-        return f"trainer.device={DEVICES[name]}"
-    key = _key_meant(parser, option, name, keys)
-    if key is None:
+    is_key = name in keys or any(key.partition(".")[2] == name for key in keys)
+    if not is_key and similar_option(parser, option) is not None:
+        return None
+    key = name if name in keys else nearest_key(name)
+    if key.partition("=")[0] not in keys:
         return None
 
     if not equals:
         value = next(filter(_is_value, arguments[i + 1 : i + 2]), "VALUE")
     return override_for(key, value)
-
-
-def _key_meant(
-    parser: argparse.ArgumentParser, option: str, name: str, keys: Sequence[str]
-) -> str | None:
-    """Return the key that the name of an unknown option means, or None."""
-    if name in keys:
-        return name
-    in_group = [key for key in keys if key.partition(".")[2] == name]
-    if in_group:
-        return in_group[0]
-    if similar_option(parser, option) is not None:
-        return None
-    nearest = nearest_key(name)
-    return nearest if nearest in keys else None
 
 
 def _is_value(word: str) -> bool:

@@ -39,6 +39,11 @@ REWORDED = (
     (r"the following arguments are required: run", "missing argument: run, such as runs/latest"),
     (r"the following arguments are required: (.*)", r"missing argument: \1; see --help"),
 )
+# What to write instead of a text among the arguments, by command.
+TEXT_FIXES = {
+    "gptmini sample": "for a prompt, write --prompt {0}",
+    "gptmini chat": "for a message, write echo {0} | gptmini chat RUN",
+}
 # If an option is unknown, gptmini suggests a known option of at least this similarity. For example, the similarity of
 # --json and --sort is 0.67.
 ALIKE = 0.7
@@ -109,6 +114,10 @@ def print_error(mistake: str) -> None:
 class Parser(argparse.ArgumentParser):
     """An argparse parser that prints an error as one line on stderr, like every other mistake."""
 
+    def __init__(self, **options: Any) -> None:
+        """Create the parser. Options must not be abbreviated, because a new option could change their meaning."""
+        super().__init__(allow_abbrev=False, **options)
+
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parse the command line. Refuse a positional argument NAME=VALUE if the command has an option --NAME."""
         options = super().parse_args(args, namespace)
@@ -128,7 +137,7 @@ def complaint(parser: argparse.ArgumentParser, message: str) -> str:
 
     If an option is unknown, the message suggests the most similar option.
     """
-    unknown = re.match(r"unrecognized arguments: (\S+)", message)
+    unknown = re.match(r"unrecognized arguments: (\S+)(.*?)(?: --|$)", message, flags=re.DOTALL)
     if unknown is None:
         for theirs, ours in REWORDED:
             message = re.sub(f"^{theirs}$", ours, message, flags=re.DOTALL)
@@ -137,8 +146,9 @@ def complaint(parser: argparse.ArgumentParser, message: str) -> str:
     word = unknown[1]
     is_option = word.startswith("-")
     meant = similar_option(parser, word)
-    if not is_option and "=" not in word and "--prompt" in _flags_of(parser):
-        return f"unknown argument {word}; for a prompt, write --prompt {shlex.quote(word)}"
+    if not is_option and "=" not in word and parser.prog in TEXT_FIXES:
+        text = shlex.quote(word + unknown[2])
+        return f"unknown argument {text}; {TEXT_FIXES[parser.prog].format(text)}"
     fix = f"did you mean {meant}?" if meant else "see --help"
     return f"unknown {'option' if is_option else 'argument'} {word}; {fix}"
 
@@ -150,7 +160,10 @@ def similar_option(parser: argparse.ArgumentParser, word: str) -> str | None:
     # A word without dashes must equal the name of an option.
     cutoff = ALIKE if word.startswith("-") else 1.0
     meant = "--" + word.partition("=")[0].lstrip("-").replace("_", "-")
-    close = difflib.get_close_matches(meant, _flags_of(parser), n=1, cutoff=cutoff)
+    flags = _flags_of(parser)
+    close = difflib.get_close_matches(meant, flags, n=1, cutoff=cutoff)
+    if word.startswith("-"):
+        close += [flag for flag in flags if flag.startswith(meant)]  # an abbreviation
     return close[0] if close else None
 
 

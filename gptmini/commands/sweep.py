@@ -22,7 +22,7 @@ from gptmini.user_error import UserError
 
 def parse(arguments: list[str]) -> argparse.Namespace:
     """Parse the command line. The field 'overrides' contains all words that are not options."""
-    parser = Parser(prog="gptmini sweep", add_help=False, allow_abbrev=False)
+    parser = Parser(prog="gptmini sweep", add_help=False)
     parser.add_argument("overrides", nargs="*")
     parser.add_argument("--jobs", type=int)
     parser.add_argument("--config-dir")

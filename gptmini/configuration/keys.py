@@ -15,28 +15,32 @@ HYDRAS_KEYS = {"_args_": list, "_convert_": str, "_partial_": bool, "_recursive_
 COMPOSED = ("train", "prepare", "sweep")  # commands whose configuration Hydra composes
 # Groups of named parts. A user adds parts with +GROUP.NAME.
 PART_GROUPS = ("callbacks", "logger")
-# Words of other programs and of everyday speech for keys of gptmini. nearest_key would find a wrong key for them.
+# Words of other programs and of everyday speech for keys and overrides of gptmini. nearest_key would find a wrong key.
 SYNONYMS = {
     "batch": "trainer.batch_size",
     "block_size": "model.context_length",
-    "cpu": "trainer.device",
+    "cpu": "trainer.device=cpu",
+    "cuda": "trainer.device=cuda",
     "dataset": "data.path",
     "dim": "model.d_model",
     "file": "data.path",
-    "gpu": "trainer.device",
+    "gpu": "trainer.device=cuda",
     "gpus": "trainer.devices",
     "hidden_size": "model.d_model",
     "input": "data.path",
     "iterations": "trainer.max_steps",
     "iters": "trainer.max_steps",
     "learning_rate": "optimizer.lr",
+    "mps": "trainer.device=mps",
     "n_embd": "model.d_model",
     "num_train_epochs": "epochs",
     "out_dir": "folder",
     "output_dir": "folder",
+    "path": "data.path",
     "seq_len": "model.context_length",
     "steps": "trainer.max_steps",
     "text": "data.path",
+    "wandb_log": "logger.wandb",
 }
 
 
@@ -135,18 +139,20 @@ def unknown_key(key: str) -> str:
 
 
 def nearest_key(key: str) -> str:
-    """Return the known key that an unknown key may mean, or an empty string if no key is similar."""
-    if key in SYNONYMS:
-        return SYNONYMS[key]
-    # A key with a dot is inside a group, so it cannot mean the group itself.
-    options = [known for known in known_keys() if "." in known or "." not in key]
-    close = difflib.get_close_matches(key, options, n=1)
-    if not close:
-        # The last name is often right if the group was forgotten, as in max_steps for trainer.max_steps.
-        by_last_name = {known.rpartition(".")[2]: known for known in options}
-        last = difflib.get_close_matches(key.rpartition(".")[2], by_last_name, n=1)
-        close = [by_last_name[name] for name in last]
-    return close[0] if close else ""
+    """Return the key or the override that an unknown key may mean, or an empty string if no key is similar."""
+    # The last name is often right if the group is wrong or missing, as in trainer.lr for optimizer.lr.
+    last_name = key.rpartition(".")[2]
+    outer_last = sorted(known_keys(), key=lambda known: -known.count("."))
+    by_last_name = {known.rpartition(".")[2]: known for known in outer_last} | SYNONYMS
+    nearest = by_last_name.get(last_name, "")
+    if not nearest:
+        close = difflib.get_close_matches(key, known_keys(), n=1)
+        close += [by_last_name[n] for n in difflib.get_close_matches(last_name, by_last_name, n=1)]
+        nearest = close[0] if close else ""
+
+    # The option logger=wandb turns on the part logger.wandb.
+    group, _, name = nearest.rpartition(".")
+    return f"{group}={name}" if name in known_keys().get(nearest, ()) else nearest
 
 
 def unknown_root_key(key: str) -> str:

@@ -63,8 +63,11 @@ def is_override(word: str) -> bool:
 def override_for(key: str, value: str) -> str:
     """Return the override that sets a key, quoted for a shell. Messages about a wrong word suggest this override.
 
-    If the value of data or data.path is a file, return both overrides that train on this file.
+    If the value of data or data.path is a file, return both overrides that train on this file. If the key is already an
+    override such as logger=wandb, return it unchanged.
     """
+    if "=" in key:
+        return key
     is_file = _exists(value) or "/" in value or Path(value).suffix != ""
     if key in ("data", "data.path") and is_file:
         return shlex.join(["data=text", f"data.path={value}"])

@@ -52,12 +52,11 @@ def test_the_texts_of_a_command_line_are_the_value_of_data_path(script, command,
     [
         (["latest.txt"], "text"),
         (["a\\b.txt"], "a-b"),
-        ([".x"], "text"),
         (["data=hub", "data.dataset=.."], "text"),
     ],
 )
 def test_a_run_is_named_after_its_text_if_a_run_may_have_this_name(folder, script, words, name):
-    for file in ("latest.txt", "a\\b.txt", ".x"):
+    for file in ("latest.txt", "a\\b.txt"):
         (folder / file).write_text("A text.")
     assert yaml.safe_load(script("train", *words, "--cfg", "job").out)["name"] == name
 
