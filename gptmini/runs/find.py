@@ -39,6 +39,8 @@ def named_run(path: str | Path, *, saved: bool = False) -> Path:
     if not path.exists():
         run = similar_run(path)
         fix = "give a run folder such as runs/latest, or a run's .ckpt file"
+        if RUNS in path.parents and not RUNS.exists():
+            fix = f"{Path.cwd()} has no folder {RUNS}; change to the folder that contains {RUNS}"
         raise UserError(f"{path} does not exist; {f'did you mean {run}?' if run else fix}")
     is_run = (path / "config.yaml").exists() or (path / "checkpoints").is_dir()
     if path.is_file() or is_run:
