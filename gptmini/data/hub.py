@@ -21,6 +21,7 @@ from gptmini.data.text_corpus import TextCorpus
 from gptmini.files import replacing
 from gptmini.hub_errors import downloading
 from gptmini.settings import STRICT
+from gptmini.untrusted import read_json
 from gptmini.user_error import UserError
 
 if TYPE_CHECKING:
@@ -197,7 +198,9 @@ def _downloaded(
     path_of_list = root / LIST
     known: dict[str, Any] = {}
     if path_of_list.is_file():
-        known = json.loads(path_of_list.read_text(encoding="utf-8"))
+        known = read_json(path_of_list)
+        if not known.keys() >= {"commit", "files"}:
+            raise UserError(f"{path_of_list} must have the keys commit and files; delete the file")
         chosen = choose_files(dataset, known["files"], choice)
         if all((root / path).is_file() for path in (*chosen.train, *chosen.val)):
             return chosen

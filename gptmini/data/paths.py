@@ -68,14 +68,14 @@ class FoundFiles:
     files: list[Path] = field(default_factory=list)
     left_out: list[Path] = field(default_factory=list)  # files without text
     own: list[Path] = field(default_factory=list)  # files and folders that gptmini wrote
-    unreadable: list[Path] = field(default_factory=list)  # folders that cannot be read
+    unreadable: list[Path] = field(default_factory=list)  # files and folders that cannot be read
 
     def notes(self) -> list[str]:
         """Return one line for each reason why files were skipped."""
         return [
             *note_about(self.left_out, "skipped (no readable text)"),
             *note_about(self.own, "skipped (written by gptmini)", noun="path"),
-            *note_about(self.unreadable, "skipped (not readable)", noun="folder"),
+            *note_about(self.unreadable, "skipped (not readable)", noun="path"),
         ]
 
 
@@ -216,6 +216,9 @@ def _find_by_glob(key: str, pattern: Path, takes_own: bool) -> FoundFiles:
     named = set(Path(*takewhile(lambda part: not glob.has_magic(part), pattern.parts), "x").parents)
     is_own = cache(is_own_folder)
     for file in files:
+        if not os.access(file, os.R_OK):
+            found.unreadable.append(file)
+            continue
         below = [folder for folder in reversed(file.parents) if folder not in named]
         own = [folder for folder in below if is_own(folder)]
         if is_own_file(file):
@@ -239,7 +242,9 @@ def _find_in_folder(key: str, folder: Path) -> FoundFiles:
     for file in sorted(_walk(folder, found)):
         if not file.is_file():
             continue
-        if is_own_file(file):
+        if not os.access(file, os.R_OK):
+            found.unreadable.append(file)
+        elif is_own_file(file):
             found.own.append(file)
         elif _holds_text(file):
             found.files.append(file)

@@ -231,10 +231,21 @@ def test_folders_that_cannot_be_read_are_named(tmp_path, monkeypatch):
     files = find_files("data.path", tmp_path)
     assert files.files == [tmp_path / "open" / "a.txt"]
     assert files.unreadable == [closed]
-    assert files.notes() == [f"1 folder was skipped (not readable): {closed}"]
+    assert files.notes() == [f"1 path was skipped (not readable): {closed}"]
     with pytest.raises(PermissionError) as caught:
         found(closed)
     assert caught.value.filename == str(closed)
+
+
+@pytest.mark.parametrize("path", ["", "*.*"])
+def test_files_that_cannot_be_read_are_named(tmp_path, monkeypatch, path):
+    for name in ("a.jsonl", "b.txt", "c.txt"):
+        (tmp_path / name).write_text("{}")
+    # The superuser may read every file.
+    monkeypatch.setattr(os, "access", lambda file, mode: file.name == "b.txt")
+    files = find_files("data.path", tmp_path / path)
+    assert files.files == [tmp_path / "b.txt"]
+    assert files.unreadable == [tmp_path / "a.jsonl", tmp_path / "c.txt"]
 
 
 @pytest.mark.parametrize("name", ["a", "a.json.txt", "a.bin", "a[1].txt", ".a"])
