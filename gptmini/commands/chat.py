@@ -1,6 +1,7 @@
 """Talk to a trained model in the terminal: gptmini chat RUN [options]."""
 
 import argparse
+import difflib
 import json
 import re
 import signal
@@ -32,6 +33,8 @@ COMMANDS = {
     "/undo": "remove the last turn",
     "/save FILE": "append the chat to FILE as a line of JSON",
     "/system TEXT": "set the system message",
+    "/help": "list the commands",
+    "/exit": "end the chat, like /quit and Ctrl-D",
 }
 HELP = "; ".join(f"{command}: {help}" for command, help in COMMANDS.items())
 # A line that starts with / is a command, unless it starts with a path such as /usr/bin.
@@ -158,6 +161,8 @@ def talk(conversation: "Conversation") -> bool:
         for line in lines(ctrl_c, is_typed=is_typed):
             ctrl_c.pressed = None
             command = COMMAND.fullmatch(line.strip())
+            if command is not None and command[1] in ("/exit", "/quit"):
+                break
             try:
                 if encodable(line) != line:
                     raise UserError("the line is not UTF-8 text; type it again")
@@ -230,7 +235,7 @@ def answer(conversation: "Conversation", line: str, ctrl_c: CtrlC) -> None:
 def obey(conversation: "Conversation", name: str, argument: str) -> str:
     """Carry out a command, and return the message that the model must answer then. The message is usually empty.
 
-    Raises UserError if the command is unknown, if its argument is missing, or if a file cannot be written.
+    Raises UserError if the command is unknown, if its argument or a turn is missing, or if a file cannot be written.
     """
     argument = argument.strip()
     messages = conversation.messages
@@ -243,16 +248,22 @@ def obey(conversation: "Conversation", name: str, argument: str) -> str:
         print(HELP.replace("; ", "\n"))
     elif name == "/clear":
         del messages[1 if has_system else 0 :]
+        print_note("(the chat starts again)")
     elif name in ("/undo", "/retry"):
-        while messages and messages[-1]["role"] != "system":
-            message = messages.pop()
-            if message["role"] == "user":
-                if name == "/retry":
-                    conversation.seed += 1
-                    return message["content"]
-                break
+        places = [i for i, message in enumerate(messages) if message["role"] == "user"]
+        if not places:
+            raise UserError(f"the chat has no message for {name}; write a message first")
+        question = messages[places[-1]]["content"]
+        del messages[places[-1] :]
+        if name == "/retry":
+            conversation.seed += 1
+            if conversation.rules.temperature == 0:
+                print_note("(the answer is the same, because --temperature is 0)")
+            return question
+        print_note(f"(removed the last turn: {question:.40})")
     elif name == "/system":
         messages[: 1 if has_system else 0] = system_messages(argument)
+        print_note("(set the system message)")
     elif name == "/save":
         if not any(message["role"] == "assistant" for message in messages):
             raise UserError("the chat has no answer to save; write a message first")
@@ -266,6 +277,9 @@ def obey(conversation: "Conversation", name: str, argument: str) -> str:
         noun = "message" if len(messages) == 1 else "messages"
         print_lines(f"saved {len(messages)} {noun} to {argument}")
     else:
-        raise UserError(f"unknown command {name:.80}; use one of: {HELP}")
+        known = [command.partition(" ")[0] for command in COMMANDS]
+        close = difflib.get_close_matches(name, known, n=1)
+        fix = f"did you mean {close[0]}?" if close else f"use one of: {HELP}"
+        raise UserError(f"unknown command {name:.80}; {fix}")
 
     return ""

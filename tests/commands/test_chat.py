@@ -181,7 +181,8 @@ def test_each_line_of_a_pipe_is_answered_as_a_conversation_is(chatty, tmp_path):
     text = f"One\nTwo\n/undo\n/system Be nice.\nThree\n/save {tmp_path / 'a.jsonl'}\n/clear\nFour\n"
     result = chat_through_a_pipe(chatty, text, "--max-new-tokens", "10", "--seed", "3")
     assert result.returncode == 0
-    assert result.stderr.count("10 tokens") == result.stderr.count("\n") == 4
+    assert result.stderr.count("10 tokens") == 4
+    assert result.stderr.count("\n") == 4 + 3  # /undo, /system and /clear
 
     model, tokenizer = load(chatty)
     conversation = Conversation(
@@ -356,6 +357,20 @@ def test_retry_answers_again_with_another_seed(chatty, tmp_path):
     rules = Rules(max_new_tokens=512, temperature=0.8)
     conversation = Conversation(model, tokenizer, rules, messages=[question], seed=4)
     assert "".join(conversation.answer()) == found["content"]
+
+
+@pytest.mark.slow
+def test_commands_of_a_chat_answer_slips(chatty):
+    text = "/undo\n/hlep\nHi\n/retry\n/undo\n/quit\n/dance\n"
+    options = ("--max-new-tokens", "3", "--temperature", "0")
+    result = chat_through_a_pipe(chatty, text, *options)
+    empty, slip, _, same, _, undone = result.stderr.splitlines()
+    assert "/undo" in empty
+    assert slip.endswith("did you mean /help?")
+    assert "--temperature" in same
+    assert "Hi" in undone
+    first, second = result.stdout.splitlines()
+    assert first == second
 
 
 def test_raw_is_sample_interactive(monkeypatch):
