@@ -13,6 +13,7 @@ from gptmini.model import GPTConfig, new_gpt
 from gptmini.report import drawing
 from gptmini.report.tables import comparison, config_table, data_card, leaves, model_table
 from gptmini.tokenizer import byte
+from gptmini.training import MetricsLogger
 from gptmini.training.callbacks.pictures import Pictures, write_embedding
 from gptmini.training.callbacks.token_losses import TokenLosses, mispredicted
 from gptmini.user_error import UserError
@@ -62,6 +63,14 @@ def test_nothing_is_drawn_where_no_logger_takes_images(train, monkeypatch):
     monkeypatch.setattr(drawing, "attention_maps", lambda *arguments: drawn.append(arguments))
     train(max_steps=1, callbacks=[pictures()], loggers=[Seen()])
     assert drawn == []
+
+
+def test_nothing_is_drawn_if_no_token_of_this_process_counts(train, tmp_path, monkeypatch):
+    """As with data.loss_on=answers on several devices."""
+    none = TokenLosses(*np.zeros((4, 0), dtype=int))
+    monkeypatch.setattr("gptmini.training.callbacks.pictures.joined", lambda batches: none)
+    train(max_steps=1, callbacks=[pictures()], loggers=[MetricsLogger(tmp_path)])
+    assert not (tmp_path / "pictures").exists()
 
 
 def test_loss_by_position_is_the_mean_of_each_place():

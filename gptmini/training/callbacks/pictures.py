@@ -132,6 +132,8 @@ class Pictures(L.Callback):
         maps, labels = self._attention(model, pl_module)
         found = joined(self._batches)
         self._batches = []  # free 30 MB before training continues
+        if not found.losses.size:  # with loss_on=answers, this rank may have no counted token
+            return
         figures = {
             "attention": drawing.attention_maps(maps, labels, f"attention at step {step}"),
             "loss_by_position": drawing.loss_by_position(
