@@ -99,6 +99,8 @@ def _sentence(error: BaseException, key: str = "") -> str | None:
         )
     if isinstance(error, OSError):
         place = error.filename or ("the disk" if error.errno == errno.ENOSPC else "input or output")
+        if error.errno == errno.ENOLCK:
+            return f"cannot lock {os.fsdecode(place)}; put runs_dir and data_dir on a local disk"
         return f"{os.fsdecode(place)}: {error.strerror or error}"
 
     if library == "wandb" and "API key" in text:

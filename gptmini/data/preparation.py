@@ -93,7 +93,8 @@ def _locked(folder: Path, watcher: Watcher) -> Iterator[None]:
     path = folder.with_name(f".{folder.name}.lock")
     lock = FileLock(path)
     try:
-        lock.acquire(timeout=0)
+        with naming(path):
+            lock.acquire(timeout=0)
     except Timeout:
         watcher.on_note(f"waiting for another process that prepares {folder}")
         lock.acquire(poll_interval=LOCK_POLL)

@@ -228,12 +228,16 @@ def locked(folder: Path) -> Iterator[None]:
     path = folder / ".lock"
     lock = FileLock(path)
     try:
-        lock.acquire(timeout=PATIENCE)
+        with naming(path):
+            lock.acquire(timeout=PATIENCE)
     except Timeout:
         process = path.read_text() or "unknown"
         raise UserError(
             f"process {process} is training the run {folder}; stop this process first"
         ) from None
+    except OSError:  # some network file systems have no locks
+        path.unlink(missing_ok=True)
+        raise
 
     try:
         with naming(path):

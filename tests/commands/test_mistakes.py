@@ -425,6 +425,19 @@ def test_trouble_is_one_line_and_a_bug_keeps_its_traceback(
     assert result.err.count("\n") == 1
 
 
+@pytest.mark.parametrize(("command", "folder"), [("prepare", "data"), ("train", "runs/smoke")])
+def test_a_disk_without_locks_is_named_and_gets_no_run(
+    script, short, prepared, monkeypatch, command, folder
+):
+    def fail(descriptor, operation):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("fcntl.flock", fail)
+    result = script(command, *(prepared if command == "prepare" else short))
+    result.assert_refused(f"{folder}/", "runs_dir", "data_dir")
+    assert not Path("runs").exists()
+
+
 @pytest.mark.parametrize("command", ["prepare", "train"])
 def test_memory_that_a_text_takes_is_told_with_what_a_text_needs_less_of(
     script, short, prepared, monkeypatch, command
