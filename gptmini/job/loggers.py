@@ -82,9 +82,7 @@ def log_setup(
     logged = {tag: line[tag] for line in run.lines for tag in tables if tag in line}
     changed = {tag: rows for tag, rows in tables.items() if rows != logged.get(tag)}
 
-    # Start the loggers of other libraries first. If such a logger fails, the run does not appear in TensorBoard or in
-    # a report.
-    for logger in sorted(loggers, key=lambda logger: isinstance(logger, RunLogger)):
+    for logger in loggers:
         if isinstance(logger, EventLogger):
             if run.resumed:
                 logger.rewrite(run.lines)

@@ -85,6 +85,7 @@ def _train(
     The argument began is the start of the command, in seconds of time.monotonic.
     """
     from gptmini.training.assembling import assemble
+    from gptmini.training.loggers.logger import RunLogger
 
     loggers = build_loggers(settings, run)
     console = make_console(settings.root.console)
@@ -97,6 +98,10 @@ def _train(
     # Store the batch size found for the devices, so that a resumed run does not search again.
     trainer_keys = settings.plain["trainer"] | {"batch_size": module.settings.batch_size}
     settings = replace(settings, plain={**settings.plain, "trainer": trainer_keys})
+    for logger in loggers:
+        if not isinstance(logger, RunLogger):
+            # Start the logger. It may require a login, and a run that cannot start must not appear in the table.
+            getattr(logger, "experiment", None)
     run.begin(as_yaml(settings.stored), typed.in_all_starts())
     with recording_failure(run, module):
         ranks.broadcast(plan_of(run, settings, store))

@@ -86,20 +86,13 @@ def test_a_missing_package_is_named_in_one_line_before_a_run_folder_is_made(
     assert not (tmp_path / "runs").exists()
 
 
-def test_a_run_without_a_login_has_failed_and_gives_the_reason(script, short, monkeypatch):
+def test_a_logger_without_a_login_gives_the_reason_and_leaves_no_run(script, short, monkeypatch):
     wandb = pytest.importorskip("wandb", reason="pip install wandb")
     error = wandb.errors.UsageError("No API key configured. Use `wandb login` to log in.")
     monkeypatch.setattr(wandb, "init", mock.Mock(side_effect=error))
     result = script("train", *short, "logger=wandb")
     result.assert_refused("No API key configured", "logger.wandb.offline=true")
-
-    folder = newest()
-    assert read_status(folder) == RunStatus(state="failed", step=0, by="UsageError")
-    log = (folder / "train.log").read_text()
-    assert "No API key configured" in log
-    assert "logger.wandb.offline=true" in log
-    # Neither TensorBoard nor a report has an empty place for the run.
-    assert {path.name for path in folder.iterdir()} == {"config.yaml", "state", "train.log"}
+    assert not Path("runs").exists()
 
 
 def test_the_log_of_a_run_with_a_bug_has_its_traceback(script, short, tmp_path):
