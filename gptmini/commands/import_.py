@@ -69,7 +69,8 @@ def main(arguments: list[str] | None = None) -> None:
         f"{folder}, {model.n_parameters:,} parameters, {tokenizer.n_vocab:,} ids, context "
         f"{model.config.context_length:,}"
     )
-    print_topic("next", command_line("sample", str(folder)))
+    use = "sample" if tokenizer.chat_template is None else "chat"
+    print_topic("next", command_line(use, str(folder)))
 
 
 def _describe(folder: Path, source: str, sizes: "GPTConfig") -> None:

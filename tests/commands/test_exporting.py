@@ -62,6 +62,17 @@ def test_an_imported_model_is_a_run_that_has_not_trained(script, trained, tmp_pa
     result.assert_refused("an imported model; start a run with init_from=runs/imported")
 
 
+def test_a_model_of_chats_is_to_be_talked_to_next(script, tmp_path):
+    chat = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}]
+    (tmp_path / "chats.jsonl").write_text(f"{json.dumps({'messages': chat})}\n" * 50)
+    typed = ("chats.jsonl", "data.template=chat", "experiment=smoke", "folder=runs/x")
+    for _ in range(2):  # the second command finds the finished run
+        assert "next     gptmini chat runs/x\n" in script("train", *typed).out
+    script("export", "runs/x", "out")
+    imported = script("import", "out", "runs/imported").out
+    assert imported.endswith("next     gptmini chat runs/imported\n")
+
+
 def test_a_checkpoint_of_nanogpt_is_imported_and_sampled(script, tmp_path):
     write_nanogpt(tmp_path, "\n abcde")
     assert script("import", "ckpt.pt", "runs/nano", "--meta", "meta.pkl").code == 0
