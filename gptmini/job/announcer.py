@@ -58,7 +58,7 @@ class Announcer:
     def print_topic(self, topic: str, *texts: str) -> None:
         """Print the topic and the first text in one line, and each other text in a line below."""
         for line in topic_lines(topic, *texts):
-            self.console.print_line(line)
+            self.console.print_line(line, is_command=topic == "next")
 
     def print_start(
         self,
@@ -81,7 +81,8 @@ class Announcer:
         for note in (*settings.notes, *run.notes):
             self.print_topic("warning", note)
 
-        self.print_setup(module, settings, prepared_now=prepared_now, is_new=run.state is None)
+        self.print_sizes(module.store, module.model, module.settings, prepared_now=prepared_now)
+        self.print_setup(module, settings, is_new=run.state is None)
         self.print_topic("run", str(run.folder))
         if self.has_events:
             self.print_topic("", f"watch it: {tensorboard_command(run.root or run.folder)}")
@@ -90,21 +91,23 @@ class Announcer:
         if run.resumed:
             self.print_resume(run.state, module)
 
-    def print_setup(
-        self, module: "GPTModule", settings: Settings, *, prepared_now: bool, is_new: bool
+    def print_sizes(
+        self, store: "TokenStore", model: "GPT", settings: "TrainerSettings", *, prepared_now: bool
     ) -> None:
-        """Print the data, the model, the machine and the batch of a run.
+        """Print the data and the size of the model. The model may be on the meta device."""
+        self._print_data(store, prepared_now=prepared_now)
+        self._print_long_chats(store, model.config.context_length)
+        self._print_passes(store, settings, model.config.context_length)
+        work = with_prefix(model.flops_per_token, "FLOP")
+        self.print_topic("model", f"{model.n_parameters:,} parameters, {work} per token")
+        self._print_if_not_exportable(model.config)
+
+    def print_setup(self, module: "GPTModule", settings: Settings, *, is_new: bool) -> None:
+        """Print the origin of the weights, the machine and the batch of a run.
 
         The argument is_new is True if the run starts at its first step. The other arguments are the same as for
         print_start.
         """
-        model = module.model
-        self._print_data(module.store, prepared_now=prepared_now)
-        self._print_long_chats(module.store, model.config.context_length)
-        self._print_passes(module)
-        work = with_prefix(model.flops_per_token, "FLOP")
-        self.print_topic("model", f"{model.n_parameters:,} parameters, {work} per token")
-        self._print_if_not_exportable(model.config)
         if module.origin is not None and is_new:
             step = module.origin["step"]
             at_step = "" if step is None else f", step {step}"
@@ -113,7 +116,7 @@ class Announcer:
                 rate = f"optimizer.lr={settings.plain['optimizer']['lr']:g}; to change it, set optimizer="
                 reason = "Muon did not train them: optimizer and warm-up of experiment=finetune"
                 self.print_topic("", f"{reason}, {rate}")
-        self._print_frozen(model)
+        self._print_frozen(module.model)
         self.print_topic("machine", str(settings.hardware))
         self._print_batch(module.settings)
 
@@ -164,18 +167,17 @@ class Announcer:
                 f"model.context_length={fitting} holds 95 % of them",
             )
 
-    def _print_passes(self, module: "GPTModule") -> None:
+    def _print_passes(
+        self, store: "TokenStore", settings: "TrainerSettings", context_length: int
+    ) -> None:
         """Print the number of passes over each source of tokens, and warn of more than MANY_PASSES.
 
         If the run has a time limit, the number of passes is a maximum. Do not warn of a maximum.
         """
-        settings = module.settings
         most = "" if settings.max_time is None else "at most "
-        sources = module.store.sources
+        sources = store.sources
         n_in_block = sum(source.weight for source in sources)
-        n_tokens = (
-            settings.max_steps * settings.global_batch_size * module.model.config.context_length
-        )
+        n_tokens = settings.max_steps * settings.global_batch_size * context_length
 
         warnings = []
         for source in sources:
@@ -329,15 +331,12 @@ def rounded(passes: float) -> str:
 def prompt_option(store: "TokenStore") -> list[str]:
     """Return the option --prompt of gptmini sample with the first words of the held-out text.
 
-    The list is empty if the text has no words at its start, or if the tokenizer has a chat template. A chat starts with
-    special tokens, which gptmini sample would read as ordinary text.
+    The list is empty if the text has no words at its start.
     """
     from gptmini.data.escapes import escaped
     from gptmini.data.ids import without_marks
     from gptmini.tokenizer import END_OF_TEXT
 
-    if store.tokenizer.chat_template is not None:
-        return []
     ids = without_marks(store.tokens("val")[:PROMPT_TOKENS])
     text = store.tokenizer.decode(ids.tolist()).replace(END_OF_TEXT, "\n")
     words = first_words(text)

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 # Measure steps as budget= does for a run of this many seconds: for 3 s, and start no step after 10 s.
 PLANNED_SECONDS = 100.0
+# A float32 weight, its gradient, and one moment, as of Muon. AdamW stores two moments.
+BYTES_PER_PARAMETER = 12
 
 
 @advising_on_memory("lower trainer.batch_size or the model's sizes")
@@ -41,10 +43,15 @@ def dry_run(composed: Composed) -> None:
     restore_gc_and_sigint()
     prepare_process(settings)
 
+    import torch
+    from rich.console import Console
+
     from gptmini.data import Progress
+    from gptmini.hardware import memory
+    from gptmini.model.gpt import meta_gpt
     from gptmini.runs import open_run
     from gptmini.training.assembling import assemble
-    from gptmini.training.loggers.console import WrappingConsole
+    from gptmini.training.loggers.console import ConsoleLogger
 
     # Raise the errors of a run whose folder cannot be used. A new folder is removed at the end of the block.
     root = settings.root
@@ -56,14 +63,24 @@ def dry_run(composed: Composed) -> None:
         settings, store, prepared_now, chosen = open_run_tokens(
             settings, typed, None, watcher, began=began
         )
+        logger = ConsoleLogger(console, Console(quiet=True), settings.trainer.max_steps)
+        announcer = Announcer(logger, typed, loggers=())
+        if chosen:
+            announcer.print_topic("budget", *chosen)
+        model = meta_gpt(settings.model.with_vocab_size(store.tokenizer.n_vocab))
+        announcer.print_sizes(store, model, settings.trainer, prepared_now=prepared_now)
+        needed = BYTES_PER_PARAMETER * model.n_parameters
+        size = memory(torch.device(settings.hardware.device))
+        if size is not None and needed > size:
+            raise UserError(
+                f"the model requires at least {with_prefix(needed, 'B')} of memory, but this device has "
+                f"{with_prefix(size, 'B')}; lower model.d_model or model.n_layers"
+            )
         module, _ = assemble(settings, store)
         watcher.on_progress(Progress(phase="measuring steps", n_bytes=0, share=None))
         seconds_a_step = measure_step(module, settings.hardware)
 
-    announcer = Announcer(WrappingConsole(console, settings.trainer.max_steps), typed, loggers=())
-    if chosen:
-        announcer.print_topic("budget", *chosen)
-    announcer.print_setup(module, settings, prepared_now=prepared_now, is_new=True)
+    announcer.print_setup(module, settings, is_new=True)
     announcer.print_topic("reasons", *reasons_of(settings.hardware))
     left_out = "without samples, pictures and TensorBoard"
     announcer.print_topic("memory", memory_line(settings.hardware), left_out)

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from gptmini.printable import printable
+from gptmini.printable import printable, wrapped
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -34,7 +34,9 @@ def show_progress(console: "Console", topic: str = "") -> "Iterator[Watcher]":
     with ProgressLine(console) as line:
         yield Watcher(
             on_progress=line.show,
-            on_note=lambda note: console.print(f"{prefix}{printable(note)}", markup=False),
+            on_note=lambda note: console.print(
+                wrapped(f"{prefix}{printable(note)}", console), markup=False
+            ),
         )
 
 

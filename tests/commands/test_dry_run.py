@@ -17,7 +17,6 @@ from gptmini.world import World
 SMOKE = ("experiment=smoke", "data=text", "data.path=text.txt", "data.val_path=val.txt")
 # A validation of 64 tokens after steps 16, 32 and 40.
 STEPS = ("trainer.max_steps=40", "trainer.val_every_steps=16", "trainer.val_tokens=64")
-WIDTH = 80
 
 
 @pytest.fixture(autouse=True)
@@ -126,12 +125,13 @@ def test_a_time_limit_ends_the_run_earlier(estimate):
     assert len(topics(estimate(*STEPS, "trainer.max_time=60"))["time"]) == 1
 
 
-def test_every_line_fits_a_terminal(estimate):
-    result = estimate("trainer.max_steps=4000", "trainer.max_time=1:00:00", "trainer.devices=2")
-    assert max(map(len, result.out.splitlines())) <= WIDTH
-    many = estimate("trainer.max_steps=4000")
-    assert "warning" in topics(many)  # 40 passes
-    assert max(map(len, many.out.splitlines())) <= WIDTH
+def test_the_size_of_a_model_is_printed_and_refused_before_the_model_is_built(script, monkeypatch):
+    monkeypatch.setattr("gptmini.training.assembling.assemble", pytest.fail)
+    monkeypatch.setattr("gptmini.hardware.memory", lambda device: 90_000)
+    result = script("train", *SMOKE, "model=gpt2", "--dry-run")
+    assert "7,552 parameters," in result.out
+    # A weight, its gradient and a moment take 12 bytes: 12 * 7,552 = 90,624
+    result.assert_refused("90.6 kB", "90.0 kB", "model.d_model")
 
 
 def test_several_devices_are_estimated_with_one(estimate):

@@ -9,6 +9,7 @@ import lightning as L
 import pytest
 from rich.console import Console
 
+from gptmini.printable import wrapped
 from gptmini.training import Scalars
 from gptmini.training.loggers.console import (
     BrokenPipeConsole,
@@ -230,3 +231,17 @@ def test_the_bar_advances_in_every_step(train):
     train(callbacks=callbacks, loggers=[logger], max_steps=6, val_every_steps=3, batch_size=4)
     # A step has two micro-steps.
     assert recorder.shown == [None, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6]
+
+
+def test_lines_break_between_words_on_a_terminal_and_commands_stay_whole():
+    shown, kept = io.StringIO(), io.StringIO()
+    console = Console(file=shown, force_terminal=True, width=30, soft_wrap=True)
+    logger = ConsoleLogger(console, Console(file=kept, width=30, soft_wrap=True), 4)
+    line = f"data     a text with words and a {'long' * 9} word"
+    command = "next     gptmini sample runs/x --prompt 'To be'"
+    logger.print_line(line)
+    logger.print_line(command, is_command=True)
+    wanted = ["data     a text with words and", "         a", f"         {'long' * 9}"]
+    assert shown.getvalue().splitlines() == [*wanted, "         word", command]
+    assert kept.getvalue().splitlines() == [line, command]
+    assert wrapped(line, Console(file=kept, width=30)) == line

@@ -2,7 +2,6 @@
 
 import errno
 import math
-import textwrap
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -15,13 +14,12 @@ from rich.progress import BarColumn, Progress, TextColumn
 from rich.text import Text
 
 from gptmini.durations import duration
-from gptmini.printable import printable
+from gptmini.printable import printable, wrapped
 from gptmini.report.tables import aligned
 from gptmini.runs.metrics import STEP, Line, is_number, tags_of
 
 # Seconds between two plain progress lines. A user sees progress often, and the output stays short enough to read.
 PLAIN_SECONDS = 5.0
-WIDTH = 80  # columns of a common terminal
 SPARKS = 10  # number of validations in the sparkline
 # Number of validations in the final table, from the first to the last validation. The best validation is added.
 ROWS = 8
@@ -156,8 +154,12 @@ class ConsoleLogger(Logger):
             self.validations.append(validation)
 
     @rank_zero_only
-    def print_line(self, line: str | Text, *, on_console: bool = True) -> None:
+    def print_line(
+        self, line: str | Text, *, on_console: bool = True, is_command: bool = False
+    ) -> None:
         """Write a line to train.log. If on_console is true, write the line to the console, too.
+
+        On a terminal, a command stays one line, so that the user can copy it.
 
         If one of the two outputs raises an OSError, for example because the disk is full, ignore the error. The other
         output still gets the line. MetricsLogger writes to the same folder and reports the error.
@@ -166,8 +168,9 @@ class ConsoleLogger(Logger):
             line = printable(line)
 
         for console in [self.log_file, self.console] if on_console else [self.log_file]:
+            shown = line if isinstance(line, Text) or is_command else wrapped(line, console)
             with suppress(OSError):
-                console.print(line, markup=False, highlight=False, emoji=False)
+                console.print(shown, markup=False, highlight=False, emoji=False)
 
     def final_table(self) -> list[str]:
         """Return the lines of a table of validations. The table includes the last and the best validation.
@@ -261,25 +264,6 @@ class ConsoleLogger(Logger):
         if not is_ascii:
             parts.append(Text(sparkline(losses[-SPARKS:])))
         return Text(" ").join(parts)
-
-
-class WrappingConsole(ConsoleLogger):
-    """A console that breaks long lines, for a command without a run. It does not write a train.log."""
-
-    def __init__(self, console: Console, max_steps: int) -> None:
-        super().__init__(console, Console(quiet=True), max_steps)
-
-    def print_line(self, line: str | Text, *, on_console: bool = True) -> None:
-        """Print a line in parts of at most WIDTH columns. Align the later parts with the text after the topic."""
-        parts = textwrap.wrap(
-            str(line),
-            WIDTH,
-            subsequent_indent=" " * 9,  # the width of a topic, and a space
-            break_long_words=False,
-            break_on_hyphens=False,
-        )
-        for part in parts:
-            super().print_line(part, on_console=on_console)
 
 
 class StepProgress(L.Callback):
