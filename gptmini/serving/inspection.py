@@ -9,9 +9,9 @@ from gptmini.model import GPT
 from gptmini.serving.engine import AnswerPiece
 from gptmini.tokenizer import Tokenizer
 
-# Log-probabilities are computed for this number of tokens at a time. In float64, those of a long text could fill the
-# memory.
-AT_ONCE = 256
+# Logits and log-probabilities are computed for this number of tokens at a time. Those of a long text could fill the
+# memory: in float64, a vocabulary of 150,000 takes 1.2 MB per token.
+AT_ONCE = 64
 # Attention is computed from at most this number of tokens. Its time and its memory grow with the square of this number.
 MOST_ATTENDED = 1024
 
@@ -25,11 +25,11 @@ def score_prompt(
     The first token has no log-probability if no id comes before the token. Log-probabilities are in nats.
     """
     tokens = torch.tensor([ids], device=model.embedding.weight.device)  # (1, T)
-    logits = model(tokens)[0, :-1]  # (T - 1, V)
+    hidden = model.hidden(tokens)[0, :-1]  # (T - 1, C)
     log_probabilities: list[float | None] = [None]
     likeliest: list[list[tuple[int, float]]] = [[]]
-    for some, chosen in zip(logits.split(AT_ONCE), tokens[0, 1:].split(AT_ONCE), strict=True):
-        of_all = some.double().log_softmax(-1)  # (n, V)
+    for some, chosen in zip(hidden.split(AT_ONCE), tokens[0, 1:].split(AT_ONCE), strict=True):
+        of_all = model.unembed(some.unsqueeze(0))[0].double().log_softmax(-1)  # (n, V)
         log_probabilities += of_all.gather(-1, chosen.unsqueeze(1))[:, 0].tolist()
         values, others = of_all.topk(min(n_likeliest, of_all.size(-1)))  # (n, n_likeliest) each
         for pair in zip(others.tolist(), values.tolist(), strict=True):

@@ -13,6 +13,7 @@ import torch
 from pydantic import ValidationError
 
 from gptmini.generation import generate
+from gptmini.model import GPT
 from gptmini.serving.schema import AttentionRequest, ChatRequest, CompletionRequest
 from gptmini.serving.server import listen
 from gptmini.tokenizer import CharTokenizer, byte, with_chat_template
@@ -346,6 +347,14 @@ def test_browsers_may_send_the_headers_of_openais_client(model):
 
 def test_an_echoed_prompt_has_the_log_probabilities_of_its_tokens(address, model, monkeypatch):
     monkeypatch.setattr("gptmini.serving.inspection.AT_ONCE", 3)  # fewer than the tokens
+    sizes = []
+    unembed = GPT.unembed
+
+    def keep_size(self, hidden, weight=None):
+        sizes.append(hidden.size(1))
+        return unembed(self, hidden, weight)
+
+    monkeypatch.setattr(GPT, "unembed", keep_size)
     # The strict client refuses null as the log-probability of the first token, which OpenAI itself sends.
     client = openai.OpenAI(base_url=f"{address}/v1", api_key="none")
     answer = client.completions.create(
@@ -353,6 +362,7 @@ def test_an_echoed_prompt_has_the_log_probabilities_of_its_tokens(address, model
     )
     (choice,) = answer.choices
     found = choice.logprobs
+    assert max(sizes) == 3  # the logits of all tokens could fill the memory
     assert choice.text.startswith("abcab")
     assert found.tokens[:5] == list("abcab")
     assert found.text_offset == list(range(8))
