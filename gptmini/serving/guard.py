@@ -12,6 +12,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gptmini.serving.schema import RequestError
 
+MOST_LEVELS = 100  # maximum depth of lists and objects in a request body
+
 
 class Guard:
     """Rejects requests that do not have the API key, and request bodies with a content type other than JSON.
@@ -62,7 +64,8 @@ def has_key(request: HTTPRequest, api_key: str | None) -> bool:
 async def json_of(request: HTTPRequest, limit: int) -> Any:
     """Return the parsed JSON of a request body.
 
-    Raises RequestError if the body has more than `limit` bytes, if it is not JSON, or if the client disconnects.
+    Raises RequestError if the body has more than `limit` bytes, if it is not JSON, if it has more than MOST_LEVELS
+    levels, or if the client disconnects.
     """
     body = bytearray()
     try:
@@ -73,9 +76,23 @@ async def json_of(request: HTTPRequest, limit: int) -> Any:
     except ClientDisconnect:
         raise RequestError("the client has disconnected", status=499) from None
     try:
-        return json.loads(body)
+        value = json.loads(body)
     except (ValueError, RecursionError):
         raise RequestError("the request body must be valid JSON") from None
+
+    level = [value]
+    for _ in range(MOST_LEVELS + 1):
+        level = [child for one in level for child in _children(one)]
+    if level:
+        raise RequestError(f"the request body must be nested at most {MOST_LEVELS} levels deep")
+    return value
+
+
+def _children(value: Any) -> list[Any]:
+    """Return the values in a list or in an object."""
+    if isinstance(value, dict):
+        return list(value.values())
+    return value if isinstance(value, list) else []
 
 
 def stopping() -> RequestError:
