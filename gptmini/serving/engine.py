@@ -139,7 +139,8 @@ class Engine:
 
         def run() -> None:
             try:
-                future.set_result(function())
+                if future.set_running_or_notify_cancel():
+                    future.set_result(function())
             except Exception as error:  # the error may have any class; the caller receives it
                 future.set_exception(error)
             finally:

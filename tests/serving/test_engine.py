@@ -141,6 +141,18 @@ def test_too_many_waiting_requests_are_refused():
     engine.close()
 
 
+def test_a_call_that_is_cancelled_while_it_waits_is_never_made(engine):
+    may_go_on = threading.Event()
+    engine.call(may_go_on.wait)
+    calls = []
+    cancelled = engine.call(lambda: calls.append(1))
+    assert cancelled.cancel()
+    may_go_on.set()
+    assert engine.call(lambda: 3).result(PATIENCE) == 3
+    assert calls == []
+    wait_until_idle(engine)
+
+
 def test_closing_ends_the_thread_while_a_request_is_open(engine):
     _, pieces = ask(engine, "abc", ignore_end_of_text=True)
     pieces.get(timeout=PATIENCE)
