@@ -72,6 +72,13 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         default=64,
         help="maximum number of waiting requests; more are refused with 503 (default: %(default)s)",
     )
+    parser.add_argument(
+        "--context",
+        type=at_least_one,
+        default=8192,
+        help="maximum number of tokens that the model sees, at most its context; each of --batch-size answers takes "
+        "memory for all of them (default: %(default)s)",
+    )
     add_sampling(parser, max_new_tokens=CHAT_TOKENS)
     add_device(parser)
 
@@ -105,7 +112,7 @@ def own_hosts(host: str) -> list[str]:
 
 
 @one_line_errors()
-@advising_on_memory("lower --batch-size, or use a machine with more memory")
+@advising_on_memory("lower --context or --batch-size, or use a machine with more memory")
 def main(arguments: list[str] | None = None) -> None:
     """Load the model, and answer requests until Ctrl-C or SIGTERM."""
     options = parse(arguments)
@@ -150,7 +157,13 @@ def main(arguments: list[str] | None = None) -> None:
         tokenizer,
         batch_size=options.batch_size,
         max_waiting=options.max_waiting,
+        context=options.context,
     )
+    longest = model.config.longest_input
+    if engine.context < longest:
+        print_note(
+            f"note: the model sees {engine.context} of at most {longest} tokens; see --context"
+        )
     port = listening.getsockname()[1]
     print_lines(f"serving {settings.model} at http://{host}:{port} (API: /v1); Ctrl-C ends")
     try:

@@ -78,8 +78,8 @@ class Decoder:
         Args:
             model: a GPT in eval mode.
             batch_size: maximum number of samples at a time, at least 1.
-            capacity: tokens per row of the cache, at most the context. None: the context. If capacity is less than the
-                context, the prompt and the drawn tokens of each added sample must fit into capacity.
+            capacity: tokens per row of the cache, at most the context. None: the context. The model never sees more
+                tokens at a time.
             reuse: whether a row keeps the keys and values of a sample that ended. A later sample that starts with the
                 same ids, such as the next turn of a chat, then encodes only the rest of its prompt.
             compile: see generate_stream. If compile is true, all samples must have the same rules.
@@ -134,7 +134,7 @@ class Decoder:
 
         Args:
             prompt: ids to continue, at least one, all in the model's vocabulary. If the prompt is too long, the model
-                sees only its newest longest_input ids.
+                sees only its newest ids.
             rules: how to draw tokens. The caller must end the sample after max_new_tokens.
             seed, stream: these choose the random numbers; see uniforms.
             log_probabilities: whether to return the log-probability of each drawn token.
@@ -260,18 +260,18 @@ class Decoder:
 
         Returns the active rows with their samples.
         """
-        longest_input = self.model.config.longest_input
+        capacity = self.cache.slots.capacity
         windows = {}  # ids to encode, by row
         for row, sample in enumerate(self.rows):
-            if sample is not None and self.lengths[row] == longest_input:
-                n_kept = max(1, longest_input // 2)
+            if sample is not None and self.lengths[row] == capacity:
+                n_kept = max(1, capacity // 2)
                 windows[row] = sample.ids[-n_kept:]
                 self.encoded[row] = []
 
         free = [row for row, sample in enumerate(self.rows) if sample is None]
         while free and self.waiting:
             sample = self.waiting.popleft()
-            window = sample.ids[-longest_input:]
+            window = sample.ids[-capacity:]
             row = self._choose_row(free, window)
             free.remove(row)
             self.rows[row] = sample

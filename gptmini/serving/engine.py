@@ -71,7 +71,13 @@ class Engine:
     """
 
     def __init__(
-        self, model: GPT, tokenizer: Tokenizer, *, batch_size: int, max_waiting: int
+        self,
+        model: GPT,
+        tokenizer: Tokenizer,
+        *,
+        batch_size: int,
+        max_waiting: int,
+        context: int | None = None,
     ) -> None:
         """Start the thread.
 
@@ -80,11 +86,14 @@ class Engine:
             tokenizer: the tokenizer of the model.
             batch_size: maximum number of requests that are answered at the same time.
             max_waiting: maximum number of requests that wait for a row.
+            context: maximum number of tokens that the model sees, at most its own context. None: its own context. The
+                cache takes memory for this number times batch_size.
         """
         self.model = model
         self.tokenizer = tokenizer
         self.max_open = batch_size + max_waiting
-        self._decoder = Decoder(model, batch_size=batch_size, reuse=True)
+        self._decoder = Decoder(model, batch_size=batch_size, capacity=context, reuse=True)
+        self.context = self._decoder.cache.slots.capacity
         # The functions that the thread calls, in order. None ends the thread.
         self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         # Maps the number of a sample to its answer. Only the thread uses this dict.

@@ -95,7 +95,7 @@ class Server:
         self.engine = engine
         self.tokenizer = tokenizer
         self.settings = settings
-        self.context = engine.model.config.longest_input
+        self.context = engine.context
         # A token stands for at most `longest` bytes, and a character has at least one byte.
         longest = max(len(tokenizer.token_bytes(i)) for i in range(tokenizer.n_vocab))
         self.most_characters = self.context * longest
@@ -382,7 +382,7 @@ class Server:
             raise RequestError(f"token ids must be below {n_vocab}, got {max(ids)}", param="prompt")
         if len(ids) > self.context:
             raise RequestError(
-                f"the prompt has {len(ids)} tokens, but the model's context is {self.context}",
+                f"the prompt has {len(ids)} tokens, but the context is {self.context}",
                 param="prompt",
                 code=CONTEXT_EXCEEDED,
             )

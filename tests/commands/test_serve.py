@@ -26,16 +26,22 @@ from toys import wide_gpt
 PATIENCE = 60  # seconds
 
 
-@pytest.fixture(scope="module")
-def chatty(tmp_path_factory):
+def write_chatty(folder, *, context_length=96):
+    """Write the checkpoint of a chat model, and return its path."""
     tokenizer = with_chat_template(byte([]))
-    model = wide_gpt(TALKATIVE | {"vocab_size": tokenizer.n_vocab, "context_length": 96})
+    sizes = {"vocab_size": tokenizer.n_vocab, "context_length": context_length}
+    model = wide_gpt(TALKATIVE | sizes)
     state = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
-    path = tmp_path_factory.mktemp("serve") / "chat.ckpt"
+    path = folder / "chat.ckpt"
     write_checkpoint(
         {"gptmini": header(model.config, tokenizer.to_dict()), "state_dict": state}, path
     )
     return path
+
+
+@pytest.fixture(scope="module")
+def chatty(tmp_path_factory):
+    return write_chatty(tmp_path_factory.mktemp("serve"))
 
 
 @pytest.mark.slow
@@ -118,6 +124,22 @@ def test_half_open_connections_never_shut_others_out_nor_fill_the_log(chatty):
         assert httpx.get(f"http://127.0.0.1:{port}/health", timeout=PATIENCE).status_code == 200
         server.send_signal(signal.SIGTERM)
         assert server.stderr.read() == ""
+
+
+@pytest.mark.parametrize(
+    ("longest", "options", "context"),
+    [(96, [], None), (96, ["--context", "64"], 64), (9000, [], 8192)],
+)
+def test_a_context_that_the_server_cuts_is_named(
+    tmp_path, script, monkeypatch, longest, options, context
+):
+    monkeypatch.setattr("gptmini.serving.server.QuietServer.run", lambda self, sockets: None)
+    path = write_chatty(tmp_path, context_length=longest)
+    result = script("serve", str(path), "--port", "0", *options)
+    if context is None:
+        assert result.err == ""
+    else:
+        assert f"{context} of at most {longest} tokens" in result.err
 
 
 def test_a_server_for_the_network_knows_its_own_names():

@@ -272,6 +272,17 @@ def test_the_next_turn_of_a_chat_encodes_only_what_is_new(preset, monkeypatch):
             chat += [*answer, turn + 1, seed + 8]
 
 
+@pytest.mark.parametrize("preset", [LLAMA, SMEARED], ids=["llama", "smeared"])
+def test_a_cache_that_is_smaller_than_the_context_acts_like_a_shorter_context(preset):
+    rules = Rules(temperature=1.2)
+    decoder = Decoder(make(preset, context_length=40), capacity=preset["context_length"])
+    for prompt in PROMPTS:  # one is longer than the cache
+        number = decoder.add(prompt, rules, seed=1)
+        found = [decoder.draw()[0].token for _ in range(30)]
+        decoder.end(number)
+        assert found == drawn_alone(make(preset), prompt, rules, seed=1, n_tokens=30)
+
+
 def test_a_sample_that_waits_can_be_ended():
     decoder = Decoder(make())
     first = decoder.add([1, 2], Rules(temperature=0))
