@@ -180,15 +180,16 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
     For a model, the argument path and the errors are the same as for find_source. The weights of the model are not
     read. For a prepared folder, torch is not imported.
     """
-    if (Path(path) / "meta.json").is_file():
+    folder = Path(expand_home(str(path)))
+    if (folder / "meta.json").is_file():
         from gptmini.data.meta import read_meta
 
-        return from_dict(read_meta(Path(path))["tokenizer"])
-    if (Path(path) / "tokenizer.json").is_file() and not is_exported(path):
+        return from_dict(read_meta(folder)["tokenizer"])
+    if (folder / "tokenizer.json").is_file() and not is_exported(folder):
         from gptmini.interop.tokenizer_reading import read_tokenizer
 
-        return read_tokenizer(Path(path))
-    return find_source(path).tokenizer
+        return read_tokenizer(folder)
+    return find_source(folder).tokenizer
 
 
 def of_model(documents: Iterable, *, path: str) -> Tokenizer:
@@ -205,11 +206,11 @@ def of_model(documents: Iterable, *, path: str) -> Tokenizer:
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class OfModelSettings:
-    """Settings for the tokenizer of a trained model."""
+    """Settings for an existing tokenizer."""
 
     needs_no_text: ClassVar = True  # the tokenizer does not depend on the text
 
-    path: str  # the same as for load
+    path: str  # the same as for load_tokenizer
 
     def builder(self) -> partial:
         """Return the function of_model with the path of the model as its argument."""

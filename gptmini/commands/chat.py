@@ -34,7 +34,7 @@ COMMANDS = {
     "/save FILE": "append the chat to FILE as a line of JSON",
     "/system TEXT": "set the system message",
     "/help": "list the commands",
-    "/exit": "end the chat, like /quit and Ctrl-D",
+    "/quit": "end the chat, like /exit and Ctrl-D",
 }
 HELP = "; ".join(f"{command}: {help}" for command, help in COMMANDS.items())
 # A line that starts with / is a command, unless it starts with a path such as /usr/bin.

@@ -16,7 +16,7 @@ KINDS = ("gpt2", "llama", "mistral", "qwen2", "qwen3", "nanochat")
 DTYPES = ("fp32", "bf16", "fp16", "q8_0")
 GGUF = ".gguf"  # suffix of a GGUF file
 # Suffixes of other files with models. A folder with such a name would look like a file.
-OTHERS = (".bin", ".ckpt", ".h5", ".json", ".npz", ".onnx", ".pt", ".pth", ".safetensors", ".zip")
+OTHERS = (".bin", ".ckpt", ".onnx", ".pt", ".pth", ".safetensors")
 # The default settings of gptmini sample, with the names that transformers uses. Without top_k=0, transformers would
 # sample only from the 50 most probable tokens.
 SAMPLING = {"do_sample": True, "temperature": SAMPLE_TEMPERATURE, "top_k": 0}

@@ -161,9 +161,10 @@ def similar_option(parser: argparse.ArgumentParser, word: str) -> str | None:
     cutoff = ALIKE if word.startswith("-") else 1.0
     meant = "--" + word.partition("=")[0].lstrip("-").replace("_", "-")
     flags = _flags_of(parser)
-    close = difflib.get_close_matches(meant, flags, n=1, cutoff=cutoff)
+    close = []
     if word.startswith("-"):
         close += [flag for flag in flags if flag.startswith(meant)]  # an abbreviation
+    close += difflib.get_close_matches(meant, flags, n=1, cutoff=cutoff)
     return close[0] if close else None
 
 

@@ -43,6 +43,8 @@ SYNONYMS = {
     "wandb_log": "logger.wandb",
 }
 
+ALIKE = 0.7  # similarity from which a key with the same last name has a misspelt group
+
 
 def groups() -> list[str]:
     """Return the groups of gptmini's configurations."""
@@ -140,15 +142,18 @@ def unknown_key(key: str) -> str:
 
 def nearest_key(key: str) -> str:
     """Return the key or the override that an unknown key may mean, or an empty string if no key is similar."""
-    # The last name is often right if the group is wrong or missing, as in trainer.lr for optimizer.lr.
     last_name = key.rpartition(".")[2]
-    outer_last = sorted(known_keys(), key=lambda known: -known.count("."))
-    by_last_name = {known.rpartition(".")[2]: known for known in outer_last} | SYNONYMS
-    nearest = by_last_name.get(last_name, "")
-    if not nearest:
-        close = difflib.get_close_matches(key, known_keys(), n=1)
-        close += [by_last_name[n] for n in difflib.get_close_matches(last_name, by_last_name, n=1)]
-        nearest = close[0] if close else ""
+    outer_first = sorted(known_keys(), key=lambda known: known.count("."))
+    by_last_name = {known.rpartition(".")[2]: known for known in reversed(outer_first)} | SYNONYMS
+    same = [known for known in outer_first if known.rpartition(".")[2] == last_name]
+    close = [
+        *difflib.get_close_matches(key, same, n=1, cutoff=ALIKE),  # a misspelt group
+        *([SYNONYMS[last_name]] if last_name in SYNONYMS else []),
+        *same,  # another group, as in trainer.lr for optimizer.lr
+        *difflib.get_close_matches(key, known_keys(), n=1),
+        *(by_last_name[name] for name in difflib.get_close_matches(last_name, by_last_name, n=1)),
+    ]
+    nearest = next(iter(close), "")
 
     # The option logger=wandb turns on the part logger.wandb.
     group, _, name = nearest.rpartition(".")

@@ -9,6 +9,8 @@ from gptmini.data.pieces import PIECE
 
 CHAT_FIELD = "messages"  # the field that contains the chat, unless data.field is set
 SHOWN = 60  # number of characters of a value that an error message shows
+# A part of the identity of prepared chats. It changes if the same files lead to other tokens.
+CHAT_VERSION = 2
 # The role of each speaker in ShareGPT's format. The keys are the names of speakers that datasets use.
 SPEAKERS = {
     "system": "system",
@@ -23,8 +25,8 @@ SPEAKERS = {
 }
 
 
-# Fields with which other programs change what is trained on. Some formats use "history" and "system".
-UNUSED = ("chosen", "rejected", "label", "functions", "documents", "history", "system")
+# Fields with which other programs change what is trained on. Only Alpaca's format uses "history".
+UNUSED = ("chosen", "rejected", "label", "functions", "documents", "history")
 LABELS = ("label", "kto_tag")  # false if the answer of a record is a bad example
 
 
@@ -100,8 +102,6 @@ def document_of(record: Any, field: str) -> tuple[str, set[str]]:
     unused = {name for name in UNUSED if record.get(name) not in (None, "", [], True)}
     if format_of_chat(record) == ALPACA:
         unused.discard("history")
-    if messages[0]["content"] == record.get("system"):
-        unused.discard("system")
     if any(message.get("weight") == 0 for message in messages):
         unused.add("weight")
     return text, unused
@@ -170,7 +170,7 @@ FORMATS: dict[tuple[str, ...], Callable[[dict[str, Any]], Any]] = {
 }
 
 # All fields that the formats read or name.
-CHAT_FIELDS = {*sum(FORMATS, ()), "input", "tools", *LABELS, *UNUSED}
+CHAT_FIELDS = {*sum(FORMATS, ()), "input", "system", "tools", *LABELS, *UNUSED}
 
 
 def _field(record: Any, field: str) -> Any:

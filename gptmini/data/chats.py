@@ -145,7 +145,7 @@ def encode_chats(
 
 
 def first_question(store: "TokenStore") -> list[int]:
-    """Return the ids of the first held-out chat with an answer, up to this answer. Return [] if none is found."""
+    """Return the ids of a held-out chat up to its first answer that the loss counts. Return [] if none is found."""
     opening = store.tokenizer.chat_encoder.generation_prompt().encode()
     ids = store.tokens("val")
     ends = store.document_ends("val").tolist()
@@ -155,7 +155,7 @@ def first_question(store: "TokenStore") -> list[int]:
             n = next(iter(np.flatnonzero(chat >= 0).tolist()), 0)
         else:
             tokens = [store.tokenizer.token_bytes(i) for i in chat.tolist()]
-            question, found, _ = b"".join(tokens).partition(opening or b"\0")
+            question, found, _ = b"".join(tokens).partition(opening) if opening else (b"", b"", b"")
             lengths = np.cumsum([len(token) for token in tokens])
             n = 1 + int(np.searchsorted(lengths, len(question + found))) if found else 0
         if n:

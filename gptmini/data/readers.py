@@ -1,9 +1,7 @@
 """Read the documents of a file. The file contains plain text, JSON lines, CSV, TSV or Parquet."""
 
 import csv
-import io
 import json
-import re
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
@@ -38,11 +36,6 @@ SUSPICIOUS = 3
 
 IS_CHAT = "contains a chat instead of text"
 CHAT_REMEDY = "add data.template=chat to train on chats"
-# Values of chats that earlier versions ignored, in JSON and as columns. They refused chats without messages.
-NEW_FIELDS = re.compile(
-    r'"(?:tools|history|label|kto_tag|weight)"\s*+:\s*+(?!null|true|1[,}\s]|\[\s*\])|"messages"\s*:\s*null'
-)
-NEW_COLUMNS = re.compile(r"\b(?:(?:tools|history|weight): (?!null)|(?:label|kto_tag): bool)")
 
 FieldName = Annotated[str, Field(min_length=1)]
 Separator = Annotated[str, Field(min_length=1)]
@@ -132,22 +125,6 @@ class Reader:
                 if not text.raw.closed:  # Python closes the file after the last line of records
                     self.position = text.raw.tell()
                 yield piece
-
-    def has_new_fields(self, file: Path) -> bool:
-        """Return whether chats may have fields that change their tokens, and that earlier versions ignored."""
-        if self.template is None:
-            return False
-        if format_of(file).kind == "parquet":
-            pyarrow = import_pyarrow(file)
-            from pyarrow import parquet
-
-            with suppress(
-                OSError, pyarrow.ArrowException
-            ):  # reading the chats reports such an error
-                return NEW_COLUMNS.search(str(parquet.read_schema(file))) is not None
-        with opened(file, self.encoding) as text:
-            lines = io.TextIOWrapper(text.stream, text.encoding, errors="replace")
-            return any(NEW_FIELDS.search(line) for line in lines)
 
     def _separated(self, blocks: Iterator[str]) -> Iterator[Piece]:
         """Split text that arrives in blocks into documents at each separator. Drop the separators."""
@@ -338,9 +315,7 @@ class Reader:
             return
         yield Piece(value, ends=True, where=where if self.template else "")
 
-    def _skip(
-        self, problem: str, fix: str = "set data.on_error=skip to skip unreadable records"
-    ) -> None:
+    def _skip(self, problem: str, fix: str = "set data.on_error=skip to skip such records") -> None:
         """Count an unreadable record. Raise UserError if on_error is "fail"."""
         if self.on_error == "fail":
             raise UserError(problem, for_training=fix)

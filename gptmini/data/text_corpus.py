@@ -6,6 +6,7 @@ from typing import Any
 
 from pydantic import validate_call
 
+from gptmini.data.chat_formats import CHAT_VERSION
 from gptmini.data.corpus import Corpus, DigestOf, Document, HeldOut
 from gptmini.data.escapes import unescaped
 from gptmini.data.opening import Encoding, format_of, opened
@@ -112,7 +113,7 @@ class TextCorpus(Corpus):
 
     def identity(self, digest_of: DigestOf) -> dict:
         """Return the digest and the format of each file in order, the split rule, and the settings of the reader."""
-        chats = {} if self.template is None else {"loss_on": self.loss_on}
+        chats = {} if self.template is None else {"loss_on": self.loss_on, "fields": CHAT_VERSION}
         return chats | {
             "corpus": self.name,
             "files": [self._identity_of(file, digest_of) for file in self.files],
@@ -207,15 +208,13 @@ class TextCorpus(Corpus):
     def _identity_of(self, file: Path, digest_of: DigestOf) -> list[str]:
         """Return the digest, the kind and the compression of a file.
 
-        Add "unquoted" for a .tsv file in which quotation marks are part of the text, and "fields" for chats with fields
-        that earlier versions ignored.
+        Add "unquoted" for a .tsv file in which quotation marks are part of the text.
         """
         kind, packing = format_of(file)
         is_unquoted = (
             kind == "tsv" and quoting_of(file, self._reader_settings["encoding"]) == "text"
         )
-        has_new = self._reader.has_new_fields(file)
-        return [digest_of(file), kind, packing, *["unquoted"] * is_unquoted, *["fields"] * has_new]
+        return [digest_of(file), kind, packing, *(["unquoted"] if is_unquoted else [])]
 
     def _documents(self, split: str | None, files: list[Path]) -> Iterator[Document]:
         """Yield the documents of a split in the order of the files."""

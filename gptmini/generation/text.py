@@ -86,7 +86,8 @@ def generate_stream(
         raise UserError(
             "a packed model cannot be compiled; remove compile=True or the call of pack()"
         )
-    texts = checked_strings("prompts", prompts)
+    is_single = isinstance(prompts, str) or not isinstance(prompts, Iterable)
+    texts = [prompts] if is_single else list(prompts)
     if len(texts) * num_samples > MOST_SAMPLES:
         raise UserError(
             f"num_samples times the number of prompts must be at most {MOST_SAMPLES:,}, "
@@ -367,9 +368,14 @@ def checked_rules(function: Callable[..., Any], /, **rules: Any) -> Rules:
 def _encode_prompts(
     tokenizer: Tokenizer, texts: Sequence[str | Sequence[int]]
 ) -> list[Sequence[int]]:
-    """Return the ids of each prompt. If there are several prompts, an error contains the number of the prompt."""
+    """Return the ids of each prompt, which is a text or a list of ids.
+
+    Raises UserError for another type. If there are several prompts, the message contains the number of the prompt.
+    """
     encoded: list[Sequence[int]] = []
     for number, text in enumerate(texts, start=1):
+        if not isinstance(text, str | list):
+            raise UserError(f"prompts must be a string or a list of strings, got {text!r:.80}")
         try:
             encoded.append(prompt_ids(tokenizer, text) if isinstance(text, str) else text)
         except UserError as error:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+from rich.text import Text
 
 from gptmini.configuration.init_from import takes_finetune
 from gptmini.configuration.keys import user_component_overrides
@@ -15,6 +16,7 @@ from gptmini.configuration.overrides import as_override
 from gptmini.durations import duration
 from gptmini.job.printing import as_argument, command_line, topic_lines
 from gptmini.job.result import checkpoints_of, early_stop
+from gptmini.printable import printable
 from gptmini.runs import has_checkpoint
 from gptmini.training.settings import Settings
 from gptmini.user_error import UserError
@@ -58,7 +60,8 @@ class Announcer:
     def print_topic(self, topic: str, *texts: str) -> None:
         """Print the topic and the first text in one line, and each other text in a line below."""
         for line in topic_lines(topic, *texts):
-            self.console.print_line(line, is_command=topic == "next")
+            # A command stays one line, so that the user can copy it.
+            self.console.print_line(Text(printable(line)) if topic == "next" else line)
 
     def print_start(
         self,
@@ -113,9 +116,11 @@ class Announcer:
             at_step = "" if step is None else f", step {step}"
             self.print_topic("", f"starts from the weights of {module.origin['path']}{at_step}")
             if takes_finetune(module.origin["optimizer"], self.typed):
-                rate = f"optimizer.lr={settings.plain['optimizer']['lr']:g}; to change it, set optimizer="
-                reason = "Muon did not train them: optimizer and warm-up of experiment=finetune"
-                self.print_topic("", f"{reason}, {rate}")
+                self.print_topic(
+                    "",
+                    "not trained with Muon here, so the run takes optimizer and warm-up of experiment=finetune",
+                    f"optimizer.lr={settings.plain['optimizer']['lr']:g}; set optimizer= for another optimizer",
+                )
         self._print_frozen(module.model)
         self.print_topic("machine", str(settings.hardware))
         self._print_batch(module.settings)
@@ -161,10 +166,12 @@ class Announcer:
         n_long = np.count_nonzero(lengths > context)
         if n_long > 0.05 * len(lengths):
             fitting = np.quantile(lengths, 0.95, method="higher")
+            fix = f"model.context_length={fitting} holds 95 % of them"
+            if self.typed.has("init_from"):  # the weights limit the context
+                fix = "the model sees them in parts"
             self.print_topic(
                 "warning",
-                f"{n_long:,} of {len(lengths):,} chats are longer than model.context_length={context}; "
-                f"model.context_length={fitting} holds 95 % of them",
+                f"{n_long:,} of {len(lengths):,} chats are longer than model.context_length={context}; {fix}",
             )
 
     def _print_passes(

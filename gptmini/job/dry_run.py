@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 
 # Measure steps as budget= does for a run of this many seconds: for 3 s, and start no step after 10 s.
 PLANNED_SECONDS = 100.0
-# A float32 weight, its gradient, and one moment, as of Muon. AdamW stores two moments.
+# A float32 weight, its gradient, and one moment, as of Muon. AdamW stores two moments. Frozen weights have neither.
 BYTES_PER_PARAMETER = 12
+BYTES_PER_FROZEN_PARAMETER = 4
 
 
 @advising_on_memory("lower trainer.batch_size or the model's sizes")
@@ -69,12 +70,13 @@ def dry_run(composed: Composed) -> None:
             announcer.print_topic("budget", *chosen)
         model = meta_gpt(settings.model.with_vocab_size(store.tokenizer.n_vocab))
         announcer.print_sizes(store, model, settings.trainer, prepared_now=prepared_now)
-        needed = BYTES_PER_PARAMETER * model.n_parameters
+        n_bytes = BYTES_PER_FROZEN_PARAMETER if root.frozen else BYTES_PER_PARAMETER
+        needed = n_bytes * model.n_parameters
         size = memory(torch.device(settings.hardware.device))
         if size is not None and needed > size:
             raise UserError(
                 f"the model requires at least {with_prefix(needed, 'B')} of memory, but this device has "
-                f"{with_prefix(size, 'B')}; lower model.d_model or model.n_layers"
+                f"{with_prefix(size, 'B')}; use a smaller model"
             )
         module, _ = assemble(settings, store)
         watcher.on_progress(Progress(phase="measuring steps", n_bytes=0, share=None))

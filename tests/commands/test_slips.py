@@ -69,6 +69,9 @@ SLIPS = [
     ("chat runs/dna 'Who is it?'", "echo 'Who is it?' | gptmini chat"),
     ("chat runs/dna --ra", "--ra --raw"),
     ("sample runs/dna --temp 0", "--temp --temperature"),
+    ("chat runs/dna --temp 1", "--temp --temperature"),
+    ("train tokenizr.path=x", "tokenizr.path tokenizer.path"),
+    ("train callback.samples.seed=3", "callback.samples.seed callbacks.samples.seed"),
     ("export runs/dna model.onnx", ".onnx .gguf model.onnx"),
     # Options of groups.
     ("train tiny", "model=tiny"),

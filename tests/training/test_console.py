@@ -8,6 +8,7 @@ import time
 import lightning as L
 import pytest
 from rich.console import Console
+from rich.text import Text
 
 from gptmini.printable import wrapped
 from gptmini.training import Scalars
@@ -240,7 +241,7 @@ def test_lines_break_between_words_on_a_terminal_and_commands_stay_whole():
     line = f"data     a text with words and a {'long' * 9} word"
     command = "next     gptmini sample runs/x --prompt 'To be'"
     logger.print_line(line)
-    logger.print_line(command, is_command=True)
+    logger.print_line(Text(command))
     wanted = ["data     a text with words and", "         a", f"         {'long' * 9}"]
     assert shown.getvalue().splitlines() == [*wanted, "         word", command]
     assert kept.getvalue().splitlines() == [line, command]

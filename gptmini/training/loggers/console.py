@@ -154,12 +154,10 @@ class ConsoleLogger(Logger):
             self.validations.append(validation)
 
     @rank_zero_only
-    def print_line(
-        self, line: str | Text, *, on_console: bool = True, is_command: bool = False
-    ) -> None:
+    def print_line(self, line: str | Text, *, on_console: bool = True) -> None:
         """Write a line to train.log. If on_console is true, write the line to the console, too.
 
-        On a terminal, a command stays one line, so that the user can copy it.
+        On a terminal, a string breaks between words, and a Text stays one line.
 
         If one of the two outputs raises an OSError, for example because the disk is full, ignore the error. The other
         output still gets the line. MetricsLogger writes to the same folder and reports the error.
@@ -168,7 +166,7 @@ class ConsoleLogger(Logger):
             line = printable(line)
 
         for console in [self.log_file, self.console] if on_console else [self.log_file]:
-            shown = line if isinstance(line, Text) or is_command else wrapped(line, console)
+            shown = line if isinstance(line, Text) else wrapped(line, console)
             with suppress(OSError):
                 console.print(shown, markup=False, highlight=False, emoji=False)
 
