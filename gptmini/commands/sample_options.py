@@ -35,8 +35,8 @@ def add_sampling(parser: argparse.ArgumentParser, *, max_new_tokens: int) -> Non
     )
     parser.add_argument(
         "--top-k",
-        type=at_least_one,
-        help="draw only from this many most probable tokens (default: all)",
+        type=int,
+        help="draw only from this many most probable tokens; 0: from all (default: all)",
     )
     parser.add_argument(
         "--top-p",

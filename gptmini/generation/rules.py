@@ -7,13 +7,12 @@ from pydantic import Field, NonNegativeFloat, PositiveInt
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from gptmini.settings import STRICT
+from gptmini.settings import STRICT, Fraction
 
 # top-p first tries this number of most probable tokens, because sorting 50,000 tokens takes a fifth of a step.
 LIKELY = 1024
+TINY = 1e-30  # a top_p of 0 means this, so that the most probable token remains
 
-# A probability, or a fraction of a probability. Above 0, so that at least one token remains.
-AboveZero = Annotated[float, Field(gt=0, le=1)]
 # A factor on logits. The limits are far from an overflow of float64.
 Penalty = Annotated[float, Field(ge=1e-3, le=1e3)]
 
@@ -62,7 +61,7 @@ def apply_top_k(logits: Tensor, top_k: int) -> Tensor:
 def apply_top_p(logits: Tensor, top_p: float) -> Tensor:
     """Keep the smallest set of most probable tokens with a total probability of at least top_p. Set all others to -inf.
 
-    Source: Holtzman et al. 2020, section 3.1.
+    The most probable token always remains. Source: Holtzman et al. 2020, section 3.1.
     """
     if top_p == 1:
         return logits  # because of rounding errors, the sum below would drop some improbable tokens
@@ -81,7 +80,7 @@ def apply_top_p(logits: Tensor, top_p: float) -> Tensor:
         n_candidates = vocab_size
 
     # Keep a token if the more probable tokens together have not reached top_p.
-    within = reached - probabilities < top_p  # (..., n)
+    within = reached - probabilities < max(top_p, TINY)  # (..., n)
     kept = torch.zeros_like(logits, dtype=torch.bool).scatter(-1, order, within)  # (..., V)
     return logits.masked_fill(~kept, -torch.inf)
 
@@ -105,11 +104,12 @@ class Rules:
     # Above 1: tokens that occur in the prompt or the sample become less probable.
     repetition_penalty: Penalty = 1.0
     temperature: NonNegativeFloat = 1.0  # 0: always choose the most probable token
-    top_k: PositiveInt | None = None  # number of most probable tokens to keep
+    # Number of most probable tokens to keep. 0 and -1 keep all tokens.
+    top_k: Annotated[int, Field(ge=-1)] | None = None
     # Keep the smallest set of most probable tokens whose total probability is at least this value.
-    top_p: AboveZero | None = None
+    top_p: Fraction | None = None
     # Keep a token if its probability is at least this fraction of the highest probability.
-    min_p: AboveZero | None = None
+    min_p: Fraction | None = None
 
 
 def choose(logits: Tensor, uniform: Tensor, rules: Rules, seen: Tensor | None = None) -> Tensor:
@@ -137,7 +137,7 @@ def choose(logits: Tensor, uniform: Tensor, rules: Rules, seen: Tensor | None = 
     highest = logits.amax(dim=-1, keepdim=True)  # (B, 1)
     logits = apply_temperature(logits - highest, rules.temperature)
 
-    if rules.top_k is not None:
+    if rules.top_k is not None and rules.top_k > 0:
         logits = apply_top_k(logits, rules.top_k)
     if rules.top_p is not None:
         logits = apply_top_p(logits, rules.top_p)

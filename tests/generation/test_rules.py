@@ -48,8 +48,8 @@ def transformers(monkeypatch):
     ("rule", "warper", "setting"),
     [(apply_temperature, "TemperatureLogitsWarper", t) for t in (0.1, 0.8, 1.0, 2.5)]
     + [(apply_top_k, "TopKLogitsWarper", k) for k in (1, 4, 11, 50)]
-    + [(apply_top_p, "TopPLogitsWarper", p) for p in (1e-9, 0.3, 0.5, 0.9, 0.999)]
-    + [(apply_min_p, "MinPLogitsWarper", p) for p in (1e-9, 0.02, 0.3, 0.99, 1.0)],
+    + [(apply_top_p, "TopPLogitsWarper", p) for p in (0.0, 1e-9, 0.3, 0.5, 0.9, 0.999)]
+    + [(apply_min_p, "MinPLogitsWarper", p) for p in (0.0, 1e-9, 0.02, 0.3, 0.99, 1.0)],
 )
 def test_rules_equal_hugging_face(transformers, rule, warper, setting, dtype):
     scores = logits(dtype)
@@ -171,9 +171,9 @@ def test_the_extremes_never_draw_a_token_of_no_probability(uniform, rules):
         ("repetition_penalty", INF),
         ("temperature", -0.1),
         ("temperature", NAN),
-        ("top_k", 0),
+        ("top_k", -2),
         ("top_p", 1.1),
-        ("min_p", 0.0),
+        ("min_p", -0.1),
         ("temprature", 1.0),
     ],
 )
@@ -185,6 +185,12 @@ def test_a_wrong_value_is_refused_by_name(name, value):
 
 def test_values_at_the_ends_of_their_ranges_are_taken():
     Rules(max_new_tokens=1, temperature=0, top_k=1, top_p=1.0, min_p=1, repetition_penalty=1e-3)
+
+
+@pytest.mark.parametrize("off", [{"top_k": 0}, {"top_k": -1}, {"top_p": 1.0}, {"min_p": 0.0}])
+def test_values_that_mean_off_change_nothing(off):
+    scores, uniform = logits(batch_size=100), evenly(100)
+    assert torch.equal(choose(scores, uniform, **off), choose(scores, uniform))
 
 
 @pytest.mark.parametrize("temperature", [1e-300, 1e-310, 5e-324])
