@@ -16,8 +16,8 @@ from gptmini.generation.rules import Rules, choose
 from gptmini.model import GPT
 from gptmini.model.gpt_cache import GPTCache
 from gptmini.model.step import DecodingStep
-from gptmini.user_error import UserError
 
+NOT_FINITE = -1  # instead of a token
 UNIFORMS_AT_ONCE = 64  # random numbers per call; one call per number would take as long as a layer of a small model
 
 
@@ -50,7 +50,7 @@ class Drawn(NamedTuple):
     """A token that was drawn for a sample. Log-probabilities are in nats, from the model's logits before any rule."""
 
     sample: int  # number of the sample
-    token: int
+    token: int  # NOT_FINITE if the logits are not finite; the caller must then end the sample
     log_probability: float | None  # None if the sample did not ask for log-probabilities
     # The n_likeliest most probable tokens, each with its log-probability. The most probable token is first.
     likeliest: list[tuple[int, float]]
@@ -160,10 +160,7 @@ class Decoder:
 
     @torch.inference_mode()
     def draw(self) -> list[Drawn]:
-        """Draw the next token of every sample in the batch. Return an empty list if all samples have ended.
-
-        Raises UserError if the logits of the model are not finite.
-        """
+        """Draw the next token of every sample in the batch. Return an empty list if all samples have ended."""
         active = self._refill()
         if not active:
             return []
@@ -197,11 +194,6 @@ class Decoder:
         for row in range(self._span.start, self._span.stop):
             self.lengths[row] += 1
 
-        if not all(math.isfinite(columns[row - first][1]) for row, _ in active):
-            raise UserError(
-                "logits must be finite, got NaN or infinity; "
-                "the training has diverged or the checkpoint is damaged"
-            )
         return [self._take(row, sample, columns[row - first]) for row, sample in active]
 
     def end(self, number: int) -> None:
@@ -224,6 +216,12 @@ class Decoder:
 
     def _take(self, row: int, sample: Sample, column: list[float]) -> Drawn:
         """Add a drawn token to its sample. column is a column of the result of _draw."""
+        if not math.isfinite(column[1]):
+            # The row must hold no NaN, because even a masked NaN would change the next sample of this row.
+            for tensor in self.cache.tensors:
+                tensor[row] = 0
+            self.encoded[row] = []
+            return Drawn(sample.number, NOT_FINITE, None, [])
         self.encoded[row].append(sample.ids[-1])
         token = int(column[0])
         sample.ids.append(token)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
-from gptmini.generation.decoding import Decoder
+from gptmini.generation.decoding import NOT_FINITE, Decoder
 from gptmini.generation.rules import Rules
 from gptmini.model import GPT
 from gptmini.model.packed import is_packed
@@ -240,10 +240,15 @@ class TextStream:
         self._held = ""  # certain characters that may be the start of a stop string
 
     def add(self, token: int) -> tuple[str, str | None]:
-        """Add a token. Return the text that is certain now, and the reason if the text ends here, otherwise None.
+        """Add a drawn token. Return the text that is certain now, and the reason if the text ends here, otherwise None.
 
-        The reason is 'end_of_text', 'stop' or 'length'.
+        The reason is 'end_of_text', 'stop' or 'length'. Raises UserError if the token is NOT_FINITE.
         """
+        if token == NOT_FINITE:
+            raise UserError(
+                "logits must be finite, got NaN or infinity; "
+                "the training has diverged or the checkpoint is damaged"
+            )
         self.n_tokens += 1
         if token in self.ends:
             text = self.finish()

@@ -205,8 +205,7 @@ class Engine:
         try:
             drawn = self._decoder.draw()
         except Exception as error:
-            # For example, the logits of a request were not finite, or the memory of the GPU is full. The cache may be
-            # incomplete. Therefore, all answers end.
+            # For example, the memory of the GPU is full. The cache may be incomplete. Therefore, all answers end.
             self._fail(list(self._answers.values()), error)
             self._decoder.reset()
             return
@@ -214,7 +213,11 @@ class Engine:
         for sample, token, log_probability, likeliest in drawn:
             answer = self._answers[sample]
             offset = answer.text.n_characters
-            text, finish = answer.text.add(token)
+            try:
+                text, finish = answer.text.add(token)
+            except UserError as error:  # the logits of this request are not finite
+                self._fail([answer], error)
+                continue
             # A client that has its last piece can rely on a free row.
             if finish is not None:
                 self._end(answer)
