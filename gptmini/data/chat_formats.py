@@ -232,7 +232,7 @@ def _message(message: Any, number: int) -> dict[str, Any]:
             f"message {number}: the field 'weight' must be 0 or 1, got {_shown(fields['weight'])}"
         )
     return {
-        "role": role,
+        "role": "system" if role == "developer" else role,  # OpenAI's newer name
         "content": _content(fields.get("content"), number, fields),
         **_others(fields),
     }
