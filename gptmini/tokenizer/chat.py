@@ -126,7 +126,7 @@ class ChatEncoder:
         if the answers cannot be found. Raises UserError if the memory is too small.
         """
         if tools is not None:
-            return self._with_tools(tools).encode(messages, loss_on=loss_on)
+            return self.with_names({"tools": tools}).encode(messages, loss_on=loss_on)
         messages = [rename_thoughts(message) for message in messages]
         text, ids, places = self._encode_text(messages)
 
@@ -137,16 +137,20 @@ class ChatEncoder:
                 is_counted |= (ends > start) & (begins < end)
         return np.array(ids, dtype=np.uint32), is_counted
 
-    def _with_tools(self, tools: Any) -> "ChatEncoder":
-        """Return an encoder that passes these tools to the template."""
-        encoder = copy(self)
-        encoder._names = self._names | {"tools": tools}
-        return encoder
-
     def special_token_in(self, text: str) -> str | None:
         """Return the first special token in a text. Outside a template, its string is ordinary text."""
         found = (match[0] for match in self._special.finditer(text))
         return next((token for token in found if token not in self._words), None)
+
+    def with_names(self, names: Mapping[str, object]) -> "ChatEncoder":
+        """Return an encoder whose template may also use these names."""
+        encoder = copy(self)
+        encoder._names = {**self._names, **names}
+        return encoder
+
+    def ids_with_special_tokens(self, text: str) -> list[int]:
+        """Return the ids of a text. The strings of special tokens in it become their ids."""
+        return list(_encoded(self._tokenizer, text).ids)
 
     def prompt_text(self, messages: Sequence[Message]) -> str:
         """Return the text of a chat up to the start of its next answer. Raises the same errors as prompt."""
@@ -234,7 +238,7 @@ class ChatEncoder:
         if marked_messages == messages and marked_tools == self._names["tools"]:
             return []
 
-        marked = self._with_tools(marked_tools)._rendered(marked_messages, prompt=prompt)
+        marked = self.with_names({"tools": marked_tools})._rendered(marked_messages, prompt=prompt)
         aligned = align(marked, text)
         if aligned is None:
             found = self._special.search("".join(message["content"] for message in messages))
