@@ -202,6 +202,11 @@ def choose_dtype(dtype: str, device: str, n_weights: int) -> torch.dtype | None:
     return DTYPES[dtype]
 
 
+def dtype_name(dtype: torch.dtype) -> str:
+    """Return the name of a dtype in options, such as bf16."""
+    return next((name for name, known in DTYPES.items() if known == dtype), str(dtype))
+
+
 def check_compiler(device: str) -> None:
     """Raise UserError if torch.compile cannot work on the device.
 

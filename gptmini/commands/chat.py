@@ -87,6 +87,7 @@ def main(arguments: list[str] | None = None) -> None:
     run = named_run(options.run, saved=True)
 
     from gptmini.generation import Rules
+    from gptmini.hardware import dtype_name
     from gptmini.loading import load_for_sampling
     from gptmini.serving.conversation import Conversation
 
@@ -108,6 +109,9 @@ def main(arguments: list[str] | None = None) -> None:
         ignore_end_of_text=options.ignore_end_of_text,
     )
     print_resolved_run(options.run, run)
+    dtype = dtype_name(model.embedding.weight.dtype)
+    if options.dtype == "auto" and dtype == "bf16":
+        print_note("note: the model computes in bf16; --dtype fp32 is slower and more precise")
     is_complete = talk(conversation)
     sys.exit(0 if is_complete else MISUSE)
 

@@ -17,8 +17,10 @@ def stop_string(text: str) -> str:
     return unescaped(text)
 
 
-def add_sampling(parser: argparse.ArgumentParser, *, max_new_tokens: int) -> None:
-    """Add the sampling options. The argument max_new_tokens is the default of --max-new-tokens."""
+def add_sampling(
+    parser: argparse.ArgumentParser, *, max_new_tokens: int, seed: int | None = SAMPLE_SEED
+) -> None:
+    """Add the sampling options. The arguments max_new_tokens and seed are the defaults of these options."""
     parser.add_argument(
         "--max-new-tokens",
         type=at_least_one,
@@ -57,8 +59,9 @@ def add_sampling(parser: argparse.ArgumentParser, *, max_new_tokens: int) -> Non
     parser.add_argument(
         "--seed",
         type=int,
-        default=SAMPLE_SEED,
-        help="random seed; the same seed gives the same samples (default: %(default)s)",
+        default=seed,
+        help="random seed; the same seed gives the same samples "
+        f"(default: {'a new seed for each request' if seed is None else seed})",
     )
 
     # The end of a sample.

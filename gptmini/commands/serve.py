@@ -13,12 +13,15 @@ from gptmini.commands.sample_options import add_device, add_sampling, rules_of
 from gptmini.configuration.messages import advising_on_memory
 from gptmini.files import install_command
 from gptmini.job.printing import print_lines, print_note
+from gptmini.printable import printable
 from gptmini.process import restore_gc_and_sigint
 from gptmini.runs import named_run
 from gptmini.settings import CHAT_TOKENS
 from gptmini.user_error import UserError
 
-LOCAL_HOSTS = ("127.0.0.1", "localhost", "[::1]")
+LOCAL_HOSTS = ("127.0.0.1", "localhost", "::1")
+# An origin as browsers send it, in lower case and without a path; or *, which stands for all origins.
+ORIGIN = r"\*|[a-z][a-z0-9+.-]*://[^/]+"
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
@@ -45,12 +48,15 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         action="append",
         default=[],
         metavar="NAME",
-        help="accept requests to this host name too; may be repeated",
+        help="accept requests to this host name too, such as host.docker.internal; may be repeated",
     )
     parser.add_argument(
         "--allow-origin",
+        type=lambda text: text.lower().removesuffix("/"),
+        action="append",
+        default=[],
         metavar="URL",
-        help="let pages of this origin use the API from a browser (default: none)",
+        help="let pages of this origin use the API from a browser; may be repeated (default: none)",
     )
     parser.add_argument(
         "--api-key",
@@ -79,7 +85,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         help="maximum number of tokens that the model sees, at most its context; each of --batch-size answers takes "
         "memory for all of them (default: %(default)s)",
     )
-    add_sampling(parser, max_new_tokens=CHAT_TOKENS)
+    add_sampling(parser, max_new_tokens=CHAT_TOKENS, seed=None)
     add_device(parser)
 
     options = parser.parse_args(arguments)
@@ -91,24 +97,29 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     for name in options.allow_host:
         if not re.fullmatch(r"(\*\.)?[^*]+", name):
             parser.error(f"--allow-host must be a name or *.NAME, got {name!r}")
+    for origin in options.allow_origin:
+        if not re.fullmatch(ORIGIN, origin):
+            parser.error(f"--allow-origin must be * or a URL without a path, got {origin!r:.80}")
     # HTTP headers are ASCII. An empty key, such as an unset variable of a shell, would let every client in.
     if options.api_key is not None and not re.fullmatch("[!-~]+", options.api_key):
         parser.error("--api-key must have visible ASCII characters only, and at least one")
     return options
 
 
-def own_hosts(host: str) -> list[str]:
-    """Return the names by which clients may call a server that listens on this address.
+def own_names(host: str) -> list[str]:
+    """Return the names and addresses by which other computers may call a server that listens on this host.
 
-    If the server listens on all addresses, these are the computer's name and the address that it uses for other
-    networks.
+    If the server listens on all addresses, these are the computer's name, its name in networks without a name server,
+    and the address that it uses for other networks.
     """
     if host not in ("0.0.0.0", "::"):
-        return [f"[{host}]" if ":" in host else host]
+        return [host]
+    name = socket.gethostname()
+    names = [name, f"{name}.local"]
     with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect(("192.0.2.1", 9))  # an address for documentation; UDP sends nothing here
-        return [socket.gethostname(), probe.getsockname()[0]]
-    return [socket.gethostname()]
+        names.append(probe.getsockname()[0])
+    return names
 
 
 @one_line_errors()
@@ -124,6 +135,7 @@ def main(arguments: list[str] | None = None) -> None:
     path = named_run(options.run, saved=True)
 
     from gptmini.generation import Rules
+    from gptmini.hardware import dtype_name
     from gptmini.loading import load_for_sampling
     from gptmini.serving.engine import Engine
     from gptmini.serving.server import QuietServer, Server, ServerSettings, listen
@@ -135,21 +147,22 @@ def main(arguments: list[str] | None = None) -> None:
     model, tokenizer = load_for_sampling(path, device=options.device, dtype=options.dtype)
     print_resolved_run(options.run, path)
 
-    host = f"[{options.host}]" if ":" in options.host else options.host
+    names = [*own_names(options.host), *options.allow_host]
     settings = ServerSettings(
-        model=options.run.name or options.run.resolve().name,
+        model=printable(options.run.name or options.run.resolve().name),
         defaults={name: value for name, value in rules.items() if name != "max_new_tokens"},
         seed=options.seed,
         stop=options.stop,
         ignore_end_of_text=options.ignore_end_of_text,
         max_tokens=options.max_new_tokens,
-        allowed_hosts=[*LOCAL_HOSTS, *own_hosts(options.host), *options.allow_host],
-        allow_origin=options.allow_origin,
+        allowed_hosts=names,
+        allow_origins=options.allow_origin,
         api_key=options.api_key,
     )
-    if host not in LOCAL_HOSTS:
-        names = ", ".join([*own_hosts(options.host), *options.allow_host])
-        print_note(f"note: clients can call the server {names}; --allow-host adds a name")
+    if options.host not in LOCAL_HOSTS:
+        print_note(
+            f"note: clients can call the server {', '.join(names)}; --allow-host adds a name"
+        )
         if options.api_key is None:
             print_note("note: every client in the network can use it; set --api-key")
     engine = Engine(
@@ -164,8 +177,12 @@ def main(arguments: list[str] | None = None) -> None:
         print_note(
             f"note: the model sees {engine.context} of at most {longest} tokens; see --context"
         )
-    port = listening.getsockname()[1]
-    print_lines(f"serving {settings.model} at http://{host}:{port} (API: /v1); Ctrl-C ends")
+    # 0.0.0.0 and :: stand for all addresses. No client can connect to them.
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(options.host, options.host)
+    host = f"[{host}]" if ":" in host else host
+    address = f"http://{host}:{listening.getsockname()[1]}"
+    dtype = dtype_name(model.embedding.weight.dtype)
+    print_lines(f"serving {settings.model} in {dtype} at {address} (API: {address}/v1)")
     try:
         QuietServer(Server(engine, tokenizer, settings).app()).run(sockets=[listening])
     finally:

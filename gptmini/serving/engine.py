@@ -27,8 +27,7 @@ class Request:
     stream: int = 0  # see gptmini.generation.uniforms
     stop: Sequence[str] = ()
     ignore_end_of_text: bool = False
-    log_probabilities: bool = False
-    n_likeliest: int = 0
+    n_likeliest: int | None = None  # None: no log-probabilities, not even those of the drawn tokens
     leading: str = ""  # this text is removed from the start of the answer
 
 
@@ -192,8 +191,8 @@ class Engine:
                 request.rules,
                 seed=request.seed,
                 stream=request.stream,
-                log_probabilities=request.log_probabilities,
-                n_likeliest=request.n_likeliest,
+                log_probabilities=request.n_likeliest is not None,
+                n_likeliest=request.n_likeliest or 0,
             )
         except Exception as error:
             self._fail([answer], error)

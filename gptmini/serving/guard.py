@@ -2,9 +2,14 @@
 
 import asyncio
 import hmac
-import json
+import logging
+import re
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+from functools import lru_cache
 from typing import Any
 
+from pydantic_core import from_json
 from starlette.requests import ClientDisconnect
 from starlette.requests import Request as HTTPRequest
 from starlette.responses import JSONResponse, Response
@@ -12,18 +17,21 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gptmini.serving.schema import RequestError
 
-MOST_LEVELS = 100  # maximum depth of lists and objects in a request body
+# The host in the URL of this computer, or an IP address. No name of a different site leads to an address.
+ADDRESS = r"localhost|[\d.]+|\[[\da-f:.]+\]"
 
 
 class Guard:
-    """Rejects requests that do not have the API key, and request bodies with a content type other than JSON.
+    """Rejects requests to unknown hosts or without the API key, and request bodies with a content type other than JSON.
 
-    Browsers allow a web page of a different site to send a form or plain text without permission, but not JSON.
+    The name of a different site can lead to this server, and its web page could then read the answers. Browsers allow
+    such a page to send a form or plain text without permission, but not JSON.
     """
 
-    def __init__(self, app: ASGIApp, *, api_key: str | None) -> None:
+    def __init__(self, app: ASGIApp, *, api_key: str | None, hosts: Sequence[str]) -> None:
         self.app = app
         self.api_key = api_key
+        self.hosts = [host.lower() for host in hosts]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer the request with an error, or pass the request to the application."""
@@ -39,6 +47,13 @@ class Guard:
             await error_response(stopping())(scope, receive, send)
 
     def _check(self, request: HTTPRequest) -> None:
+        host = re.sub(r":\d*$", "", request.headers.get("host", "")).lower()
+        is_known = any(fnmatchcase(host, known) for known in self.hosts)
+        if not is_known and not re.fullmatch(ADDRESS, host):
+            log_host(host)
+            raise RequestError(
+                f"unknown host {host:.80}; use an address of the server, or start it with --allow-host {host:.80}"
+            )
         # The URL in request.url also contains the header Host, which a client can choose freely.
         is_public = request.scope["path"] in ("/", "/health")
         if not is_public and not has_key(request, self.api_key):
@@ -57,15 +72,21 @@ class Guard:
 
 def has_key(request: HTTPRequest, api_key: str | None) -> bool:
     """Return whether a request may use the API: it has the key, or the server needs none."""
-    given = request.headers.get("authorization", "").removeprefix("Bearer ")
+    given = re.sub("^bearer +", "", request.headers.get("authorization", ""), flags=re.IGNORECASE)
     return api_key is None or hmac.compare_digest(given.encode(), api_key.encode())
+
+
+@lru_cache(maxsize=100)
+def log_host(host: str) -> None:
+    """Log that requests to a host are refused, once for each host."""
+    logging.getLogger("uvicorn.error").warning("refused the host %.80r; see --allow-host", host)
 
 
 async def json_of(request: HTTPRequest, limit: int) -> Any:
     """Return the parsed JSON of a request body.
 
-    Raises RequestError if the body has more than `limit` bytes, if it is not JSON, if it has more than MOST_LEVELS
-    levels, or if the client disconnects.
+    Raises RequestError if the body has more than `limit` bytes, if it is not JSON, if it has more than 200 levels, or
+    if the client disconnects.
     """
     body = bytearray()
     try:
@@ -76,23 +97,9 @@ async def json_of(request: HTTPRequest, limit: int) -> Any:
     except ClientDisconnect:
         raise RequestError("the client has disconnected", status=499) from None
     try:
-        value = json.loads(body)
-    except (ValueError, RecursionError):
-        raise RequestError("the request body must be valid JSON") from None
-
-    level = [value]
-    for _ in range(MOST_LEVELS + 1):
-        level = [child for one in level for child in _children(one)]
-    if level:
-        raise RequestError(f"the request body must be nested at most {MOST_LEVELS} levels deep")
-    return value
-
-
-def _children(value: Any) -> list[Any]:
-    """Return the values in a list or in an object."""
-    if isinstance(value, dict):
-        return list(value.values())
-    return value if isinstance(value, list) else []
+        return from_json(bytes(body))
+    except ValueError as error:
+        raise RequestError(f"the request body must be valid JSON: {error}") from None
 
 
 def stopping() -> RequestError:
@@ -115,9 +122,8 @@ async def not_found(request: HTTPRequest, error: Exception) -> Response:
     """Return the response to an unknown path, or to an unknown method of a path."""
     status = getattr(error, "status_code", 404)
     place = f"{request.method} {request.scope['path']:.80}"
-    return error_response(
-        RequestError(f"unknown endpoint {place}", status=status, code="not_found")
-    )
+    message = f"unknown endpoint {place}; the base URL of OpenAI's clients is {request.base_url}v1"
+    return error_response(RequestError(message, status=status, code="not_found"))
 
 
 async def failed(request: HTTPRequest, error: Exception) -> Response:

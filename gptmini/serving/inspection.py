@@ -18,9 +18,15 @@ MOST_ATTENDED = 1024
 
 @torch.inference_mode()
 def score_prompt(
-    model: GPT, tokenizer: Tokenizer, ids: Sequence[int], *, n_before: int, n_likeliest: int
+    model: GPT,
+    tokenizer: Tokenizer,
+    ids: Sequence[int],
+    *,
+    n_before: int,
+    n_characters: int,
+    n_likeliest: int,
 ) -> list[AnswerPiece]:
-    """Return the tokens of a prompt with their log-probabilities, without the first n_before ids.
+    """Return the tokens of a prompt of n_characters with their log-probabilities, without the first n_before ids.
 
     The first token has no log-probability if no id comes before the token. Log-probabilities are in nats.
     """
@@ -36,11 +42,14 @@ def score_prompt(
             likeliest.append(list(zip(*pair, strict=True)))
 
     decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+    texts = [decoder.decode(tokenizer.token_bytes(i)) for i in ids[n_before:]]
     pieces = []
-    offset = 0
-    for i in range(n_before, len(ids)):
-        text = decoder.decode(tokenizer.token_bytes(ids[i]))
-        pieces.append(AnswerPiece(text, offset, ids[i], log_probabilities[i], likeliest[i], None))
+    offset = min(
+        0, n_characters - sum(map(len, texts))
+    )  # some tokenizers add a space before a text
+    for i, text in enumerate(texts, start=n_before):
+        probability = log_probabilities[i]
+        pieces.append(AnswerPiece(text, max(0, offset), ids[i], probability, likeliest[i], None))
         offset += len(text)
     return pieces
 

@@ -2,34 +2,26 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from starlette.requests import Request as HTTPRequest
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from gptmini.serving.engine import AnswerPiece, Engine, QueueFullError, Request
-from gptmini.serving.guard import stopping
-from gptmini.serving.schema import REASONS, RequestError, ResponseKind, response_head, usage
+from gptmini.serving.engine import AnswerPiece, Engine, Request
+from gptmini.serving.guard import error_response, stopping
+from gptmini.serving.schema import REASONS, ChatRequest, CompletionRequest, RequestError, usage
 from gptmini.user_error import UserError
 
 RETRY_AFTER = 1  # if the queue is full, a client should try again after this number of seconds
 
 
-class ChoiceBuilder(Protocol):
-    """Makes one of the choices in a response from pieces of an answer."""
-
-    def __call__(self, index: int, pieces: list[AnswerPiece], *, is_first: bool) -> dict[str, Any]:
-        """Return the choice.
-
-        Args:
-            index: number of the answer.
-            pieces: all pieces of the answer, or those for one chunk of a stream.
-            is_first: whether the pieces start the answer.
-        """
-        ...
+# Makes a choice of a response from the number of an answer and a list of its pieces. The keyword is_first says whether
+# the choice is the whole answer or the first chunk of a stream. The keyword finish is OpenAI's name for the reason why
+# the answer ended, or None if it has not ended.
+ChoiceBuilder = Callable[..., dict[str, Any]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,15 +29,23 @@ class Responder:
     """Answers one HTTP request by its requests to the engine."""
 
     engine: Engine
-    model: str  # id of the model
-    requests: Sequence[Request]
+    head: dict[str, Any]  # the fields at the start of each response
+    requests: Sequence[Request]  # one for each choice, or none if nothing is generated
+    n_choices: int
     n_prompt: int  # number of tokens in the prompts
     choice: ChoiceBuilder
 
-    async def whole(self, request: HTTPRequest, kind: ResponseKind) -> Response:
-        """Return all answers in one JSON object. Cancel them if the client disconnects."""
+    async def respond(
+        self, request: HTTPRequest, asked: CompletionRequest | ChatRequest
+    ) -> Response:
+        """Return all answers in one JSON object, or a stream of chunks. Raises QueueFullError."""
         answers = Answers(self.engine, self.requests)
-        pieces: list[list[AnswerPiece]] = [[] for _ in self.requests]
+        if asked.stream:
+            return AnswerStream(
+                answers, self._chunks(answers, asked.stream_options.get("include_usage"))
+            )
+
+        pieces: list[list[AnswerPiece]] = [[] for _ in range(self.n_choices)]
         watching = asyncio.ensure_future(answers.end_on_disconnect(request))
         try:
             async for index, piece in answers.pieces():
@@ -53,36 +53,37 @@ class Responder:
         finally:
             watching.cancel()
             answers.cancel()
-        choices = [self.choice(index, each, is_first=True) for index, each in enumerate(pieces)]
+        choices = [
+            self.choice(
+                index, each, is_first=True, finish=REASONS[each[-1].finish] if each else "length"
+            )
+            for index, each in enumerate(pieces)
+        ]
         body = {"choices": choices, "usage": usage(self.n_prompt, sum(map(len, pieces)))}
-        return JSONResponse(response_head(kind, self.model) | body)
+        return JSONResponse(self.head | body)
 
-    def stream(self, kind: ResponseKind, *, include_usage: bool) -> Response:
-        """Return a stream of chunks. Raises RequestError before the stream starts if the queue is full."""
-        answers = Answers(self.engine, self.requests)
-        chunks = self._chunks(answers, response_head(kind, self.model), include_usage)
-        return AnswerStream(answers, chunks)
+    async def _chunks(self, answers: "Answers", include_usage: bool | None) -> AsyncIterator[str]:
+        """Yield the events of a stream. The first and the last chunk of each answer have no generated text."""
 
-    async def _chunks(
-        self, answers: "Answers", start: dict[str, Any], include_usage: bool
-    ) -> AsyncIterator[str]:
-        """Yield the events of a stream."""
-        if include_usage:
-            start = start | {"usage": None}
+        def event(index: int, finish: str | None = None, *, is_first: bool = False) -> str:
+            made = self.choice(index, held[index], is_first=is_first, finish=finish)
+            held[index] = []
+            return _event(start | {"choices": [made]})
+
+        start = self.head | ({"usage": None} if include_usage else {})
         n_drawn = 0
-        is_first = [True] * len(self.requests)
-        # A piece without text is sent together with the next piece that has text. Therefore, no chunk is empty.
-        held: list[list[AnswerPiece]] = [[] for _ in self.requests]
+        # A piece without text is sent together with the next piece that has text, or with the end.
+        held: list[list[AnswerPiece]] = [[] for _ in range(self.n_choices)]
         try:
+            for index in range(self.n_choices):
+                yield event(index, None if self.requests else "length", is_first=True)
             async for index, piece in answers.pieces():
                 n_drawn += 1
                 held[index].append(piece)
-                if not piece.text and piece.finish is None:
-                    continue
-                made = self.choice(index, held[index], is_first=is_first[index])
-                is_first[index] = False
-                held[index] = []
-                yield _event(start | {"choices": [made]})
+                if piece.text:
+                    yield event(index)
+                if piece.finish is not None:
+                    yield event(index, REASONS[piece.finish])
             if include_usage:
                 yield _event(start | {"choices": [], "usage": usage(self.n_prompt, n_drawn)})
             yield "data: [DONE]\n\n"
@@ -94,7 +95,9 @@ class AnswerStream(StreamingResponse):
     """A stream of chunks. Its answers are cancelled if the client disconnects, even before the first chunk."""
 
     def __init__(self, answers: "Answers", chunks: AsyncIterator[str]) -> None:
-        super().__init__(chunks, media_type="text/event-stream")
+        # nginx would collect 4 kB of an answer before it sends them.
+        headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+        super().__init__(chunks, media_type="text/event-stream", headers=headers)
         self._answers = answers
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -112,16 +115,13 @@ class Answers:
     """The answers to the requests of one client. The thread of the engine delivers the pieces of the answers."""
 
     def __init__(self, engine: Engine, requests: Sequence[Request]) -> None:
-        """Submit the requests to the engine. Raises RequestError if the queue is full."""
+        """Submit the requests to the engine. Raises QueueFullError if too many requests are waiting."""
         self._engine = engine
         self._pieces: asyncio.Queue[tuple[int, AnswerPiece | UserError | RequestError]] = (
             asyncio.Queue()
         )
         self._loop = asyncio.get_running_loop()
-        try:
-            self._answers = engine.submit(requests, self._deliver)
-        except QueueFullError:
-            raise queue_full() from None
+        self._answers = engine.submit(requests, self._deliver)
 
     def _deliver(self, index: int, piece: AnswerPiece | UserError) -> None:
         # The event loop is closed if the server has stopped before this answer has ended.
@@ -155,22 +155,19 @@ class Answers:
             self._engine.cancel(answer)
 
 
-def queue_full() -> RequestError:
-    """Return the error for a request that cannot wait, because too many requests are waiting."""
-    return RequestError(
-        "too many requests are waiting; try again later",
-        status=503,
-        kind="server_error",
-        code="overloaded",
-        headers={"Retry-After": str(RETRY_AFTER)},
+async def queue_full(request: HTTPRequest, error: Exception) -> Response:
+    """Return the response to a request that cannot wait, because too many requests are waiting."""
+    return error_response(
+        RequestError(
+            "too many requests are waiting; try again later",
+            status=503,
+            kind="server_error",
+            code="overloaded",
+            headers={"Retry-After": str(RETRY_AFTER)},
+        )
     )
 
 
-def finish_reason(pieces: Sequence[AnswerPiece]) -> str | None:
-    """Return OpenAI's name for the reason why an answer ended, or None if it has not ended."""
-    finish = pieces[-1].finish if pieces else None
-    return None if finish is None else REASONS[finish]
-
-
 def _event(body: dict[str, Any]) -> str:
-    return f"data: {json.dumps(body, ensure_ascii=False)}\n\n"
+    # The JSON is ASCII, because some clients also end a line at U+2028.
+    return f"data: {json.dumps(body)}\n\n"

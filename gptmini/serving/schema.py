@@ -7,53 +7,56 @@ import difflib
 import time
 import uuid
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, TypeVar, cast
 
 from pydantic import (
+    AliasChoices,
     BaseModel,
     ConfigDict,
     Field,
     NonNegativeInt,
-    PositiveInt,
     ValidationError,
 )
 
+from gptmini.printable import printable
 from gptmini.serving.engine import AnswerPiece
 from gptmini.tokenizer import Tokenizer
 
 MOST_CHOICES = 128  # maximum number of answers to one request; the same limit as in OpenAI's API
 MOST_LIKELIEST = 20  # maximum of top_logprobs; the same limit as in OpenAI's API
-MOST_STOPS = 16  # maximum number of stop strings
+MOST_STOPS = 128  # maximum number of stop strings; each of them takes time after each token
 COMPLETION_TOKENS = 16  # length of a completion by default, as in OpenAI's API
-# Clients may send these fields. The fields do not change the answers of a single model.
-IGNORED = {"user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key"}
-# Fields that are accepted only with a value that does not change the answer.
-NEUTRAL: dict[str, tuple] = {
-    "best_of": (None, 1),
-    "frequency_penalty": (None, 0),
-    "presence_penalty": (None, 0),
-    "logit_bias": (None, {}),
-    "suffix": (None, ""),
-    "tools": (None, []),
-    "tool_choice": (None, "none"),
-    "parallel_tool_calls": (None, True, False),
-    "functions": (None, []),
-    "function_call": (None, "none"),
-    "modalities": (None, ["text"]),
-    "response_format": (None, {"type": "text"}),
-    "reasoning_effort": (None, "none"),
-    "verbosity": (None, "medium"),
-}
-StopString = Annotated[str, Field(min_length=1)]
-T = TypeVar("T")
-MOST_PROMPTS = (
-    2048  # prompts of a request; checking more would take longer than a client waits for /health
+SAMPLING = {"temperature", "top_k", "top_p", "min_p", "repetition_penalty"}  # fields of Rules
+# Fields that never change the answers of this server: OpenAI's, vLLM's, llama.cpp's and Open WebUI's.
+IGNORED = (
+    {"user", "metadata", "store", "service_tier", "safety_identifier", "parallel_tool_calls"}
+    | {"prompt_cache_key", "prompt_cache_retention", "cache_salt", "priority", "request_id"}
+    | {"skip_special_tokens", "spaces_between_special_tokens", "include_reasoning", "id_slot"}
+    | {"cache_prompt", "timings_per_token", "return_progress", "session_id", "chat_id"}
 )
+# Fields that are accepted only with these values, because the values do not change the answer. Other fields that the
+# server does not have are accepted with a value that means "off", such as false, 0 or an empty list.
+NEUTRAL: dict[str, tuple] = {
+    "tool_choice": ("none", "auto"),
+    "function_call": ("none", "auto"),
+    "modalities": (["text"],),
+    "response_format": ({"type": "text"},),
+    "reasoning_effort": ("none",),
+    "verbosity": ("medium",),
+    **dict.fromkeys(("best_of", "length_penalty", "repeat_penalty", "typical_p", "tfs"), (1,)),
+    **dict.fromkeys(("add_generation_prompt",), (True,)),
+}
+T = TypeVar("T")
+# Prompts of a request. Checking more would take longer than a client waits for /health.
+MOST_PROMPTS = 2048
+R = TypeVar("R", bound=BaseModel)
 # A list that is not checked further after its first wrong element.
 Several = Annotated[list[T], Field(fail_fast=True)]
-ResponseKind = Literal["chat.completion", "chat.completion.chunk", "text_completion"]
+# The integers of 64 bits, as in OpenAI's API.
+Integer = Annotated[int, Field(ge=-(2**63), lt=2**63)]
+Limit = Annotated[int, Field(ge=-1)]  # a number of tokens; -1: no limit
 # Maps the reason why an answer ended to OpenAI's name for this reason.
-REASONS = {"end_of_text": "stop", "stop": "stop", "length": "length"}
+REASONS: dict[str | None, str] = {"end_of_text": "stop", "stop": "stop", "length": "length"}
 
 
 class RequestError(Exception):
@@ -69,18 +72,13 @@ class RequestError(Exception):
         kind: str = "invalid_request_error",
         headers: dict[str, str] | None = None,
     ) -> None:
+        # The text of a client may have half a surrogate pair, which UTF-8 does not allow.
+        message = printable(message)
+        param = param and printable(param)
         super().__init__(message)
         self.status = status
         self.headers = headers
         self.body = {"error": {"message": message, "type": kind, "param": param, "code": code}}
-
-
-class StreamOptions(BaseModel):
-    """The options of a streamed answer."""
-
-    model_config = ConfigDict(extra="ignore", strict=True)
-
-    include_usage: bool | None = None
 
 
 class _Sampling(BaseModel):
@@ -88,30 +86,24 @@ class _Sampling(BaseModel):
 
     model_config = ConfigDict(extra="allow", strict=True)
 
-    model: str
-    n: int | None = Field(default=None, ge=1, le=MOST_CHOICES)
-    max_tokens: PositiveInt | None = None
-    temperature: float | None = Field(default=None, ge=0)
-    top_p: float | None = Field(default=None, gt=0, le=1)
-    seed: int | None = None
-    stop: StopString | Annotated[Several[StopString], Field(max_length=MOST_STOPS)] | None = None
-    stream: bool | None = None
-    stream_options: StreamOptions | None = None
+    model: str | None = None
+    n: int = Field(default=1, ge=1, le=MOST_CHOICES)
+    temperature: float | None = None
+    top_p: float | None = None
+    seed: Integer | None = None
+    stop: str | Annotated[Several[str], Field(max_length=MOST_STOPS)] = ""
+    stream: bool = False
+    stream_options: dict[str, bool | None] = {}
     # These fields are not part of OpenAI's API. Other servers of open models use the same names.
-    top_k: PositiveInt | None = None
-    min_p: float | None = Field(default=None, gt=0, le=1)
-    repetition_penalty: float | None = Field(default=None, ge=1e-3, le=1e3)
+    top_k: int | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
     ignore_eos: bool | None = None
 
     @property
-    def wants_usage(self) -> bool:
-        """Whether a stream ends with the numbers of tokens."""
-        return self.stream_options is not None and bool(self.stream_options.include_usage)
-
-    @property
     def stops(self) -> list[str]:
-        """The strings at which an answer ends."""
-        return [self.stop] if isinstance(self.stop, str) else list(self.stop or [])
+        """The strings at which an answer ends. An empty string has no effect, as in llama.cpp."""
+        return [stop for stop in ([self.stop] if isinstance(self.stop, str) else self.stop) if stop]
 
 
 class CompletionRequest(_Sampling):
@@ -123,17 +115,30 @@ class CompletionRequest(_Sampling):
         | Several[NonNegativeInt]
         | Annotated[Several[Several[NonNegativeInt]], Field(max_length=MOST_PROMPTS)]
     ) = ""
-    echo: bool | None = None
+    max_tokens: Limit = COMPLETION_TOKENS
+    echo: bool = False
     logprobs: int | None = Field(default=None, ge=0, le=MOST_LIKELIEST)
+    # False: the strings of special tokens in a prompt become their ids, and no ids are put before it.
+    add_special_tokens: bool = True
+
+    @property
+    def prompts(self) -> list[str | list[int]]:
+        """The prompts. A prompt is a string or a list of ids."""
+        is_ids = isinstance(self.prompt, list) and self.prompt and isinstance(self.prompt[0], int)
+        is_one = isinstance(self.prompt, str) or is_ids
+        return cast("list[str | list[int]]", [self.prompt] if is_one else self.prompt)
 
 
 class ChatRequest(_Sampling):
     """The body of a request to /v1/chat/completions."""
 
     messages: Several[dict[str, Any]] = Field(min_length=1)
-    max_completion_tokens: PositiveInt | None = None
-    logprobs: bool | None = None
-    top_logprobs: int | None = Field(default=None, ge=0, le=MOST_LIKELIEST)
+    max_tokens: Limit = Field(
+        default=-1, validation_alias=AliasChoices("max_completion_tokens", "max_tokens")
+    )
+    logprobs: bool = False
+    top_logprobs: int = Field(default=0, ge=0, le=MOST_LIKELIEST)
+    chat_template_kwargs: dict[str, Any] = {}
 
 
 class AttentionRequest(BaseModel):
@@ -145,15 +150,15 @@ class AttentionRequest(BaseModel):
     messages: Several[dict[str, Any]] | None = None
 
 
-def parse(kind: type[_Sampling], body: Any) -> Any:
-    """Return a request of the class `kind` from the JSON of its body.
+def parse(kind: type[R], body: Any) -> R:
+    """Return a request of the class `kind` from the JSON of its body. A field that is null counts as missing.
 
     Raises RequestError if a field is missing, unknown or unsupported, or if a field has a wrong type or value.
     """
     if not isinstance(body, dict):
         raise RequestError("the body must be a JSON object")
     try:
-        request = kind.model_validate(body)
+        request = kind.model_validate({k: v for k, v in body.items() if v is not None})
     except ValidationError as error:
         # A field that may have several types has an error for each type. A wrong value tells more than a wrong type.
         first = min(error.errors(include_url=False), key=lambda one: one["type"].endswith("_type"))
@@ -161,14 +166,15 @@ def parse(kind: type[_Sampling], body: Any) -> Any:
         raise RequestError(f"{field}: {first['msg']}", param=field) from None
 
     for name, value in (request.model_extra or {}).items():
-        if name in IGNORED:
+        # A field with a typing mistake does not mean "off".
+        close = difflib.get_close_matches(name, kind.model_fields, n=1, cutoff=0.85)
+        is_off = not value and not close and name not in NEUTRAL
+        if name in IGNORED or is_off or value in NEUTRAL.get(name, ()):
             continue
-        if name not in NEUTRAL:
-            close = difflib.get_close_matches(name, [*kind.model_fields, *NEUTRAL], n=1)
-            fix = f"did you mean {close[0]}?" if close else "remove this field"
-            raise RequestError(f"unknown field {name!r:.80}; {fix}")
-        if value not in NEUTRAL[name]:
-            raise RequestError(f"{name} is not supported, got {value!r:.80}", param=name)
+        fix = f"did you mean {close[0]}?" if close else "remove this field"
+        raise RequestError(
+            f"the field {name:.80} is not supported, got {value!r:.80}; {fix}", param=f"{name:.80}"
+        )
     return request
 
 
@@ -203,22 +209,22 @@ def chat_logprobs(pieces: Sequence[AnswerPiece], tokenizer: Tokenizer) -> dict[s
     return {"content": content, "refusal": None}
 
 
-def completion_logprobs(
-    pieces: Sequence[AnswerPiece], tokenizer: Tokenizer, *, offset: int
-) -> dict[str, Any]:
-    """Return the log-probabilities of the tokens in a completion, or in a part of it.
-
-    offset is the number of characters of an echoed prompt.
-    """
+def completion_logprobs(pieces: Sequence[AnswerPiece], tokenizer: Tokenizer) -> dict[str, Any]:
+    """Return the log-probabilities of the tokens in a completion, or in a part of it."""
     return {
         "tokens": [token_text(tokenizer, piece.token) for piece in pieces],
         "token_logprobs": [piece.log_probability for piece in pieces],
-        "top_logprobs": [
-            {token_text(tokenizer, token): value for token, value in piece.likeliest}
-            for piece in pieces
-        ],
-        "text_offset": [offset + piece.offset for piece in pieces],
+        "top_logprobs": [_top_logprobs(piece, tokenizer) for piece in pieces],
+        "text_offset": [piece.offset for piece in pieces],
     }
+
+
+def _top_logprobs(piece: AnswerPiece, tokenizer: Tokenizer) -> dict[str, float] | None:
+    """Return the log-probabilities of the most probable tokens and of the drawn token, or None for a first token."""
+    if piece.log_probability is None:
+        return None
+    pairs = [*piece.likeliest, (piece.token, piece.log_probability)]
+    return {token_text(tokenizer, token): value for token, value in pairs}
 
 
 def usage(n_prompt: int, n_drawn: int) -> dict[str, int]:
@@ -230,7 +236,7 @@ def usage(n_prompt: int, n_drawn: int) -> dict[str, int]:
     }
 
 
-def response_head(kind: ResponseKind, model: str) -> dict[str, Any]:
+def response_head(kind: str, model: str) -> dict[str, Any]:
     """Return the fields at the start of each response: id, object, created and model."""
     prefix = "cmpl" if kind == "text_completion" else "chatcmpl"
     return {

@@ -5,10 +5,11 @@ import base64
 import errno
 import hashlib
 import math
+import random
 import re
 import socket
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib.resources import files
 from typing import Any
@@ -18,7 +19,6 @@ from pydantic import ValidationError
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
-from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request as HTTPRequest
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
@@ -32,9 +32,9 @@ from gptmini.serving.conversation import room_for_answer
 from gptmini.serving.engine import AnswerPiece, Engine, QueueFullError, Request, T
 from gptmini.serving.guard import Guard, failed, has_key, json_of, not_found, refuse
 from gptmini.serving.inspection import last_attention, score_prompt
-from gptmini.serving.responses import ChoiceBuilder, Responder, finish_reason, queue_full
+from gptmini.serving.responses import Responder, queue_full
 from gptmini.serving.schema import (
-    COMPLETION_TOKENS,
+    SAMPLING,
     AttentionRequest,
     ChatRequest,
     CompletionRequest,
@@ -42,13 +42,13 @@ from gptmini.serving.schema import (
     chat_logprobs,
     completion_logprobs,
     parse,
+    response_head,
     token_text,
 )
 from gptmini.settings import first_error
 from gptmini.tokenizer import Tokenizer
 from gptmini.user_error import UserError
 
-CONTEXT_EXCEEDED = "context_length_exceeded"  # OpenAI's code for a prompt that is too long
 FINISHING = 10  # seconds that open answers have to finish when the server stops
 LONGEST_ERROR = 300  # maximum number of characters of an error message
 MOST_SHOWN = 64  # maximum number of tokens for which the web page shows attention
@@ -66,13 +66,13 @@ class ServerSettings:
     model: str  # the id of the model
     # Sampling options for requests that do not set these options. The keys are names of fields of Rules.
     defaults: dict[str, Any]
-    seed: int
+    seed: int | None = None  # None: a new seed for each request
     stop: Sequence[str] = ()
     ignore_end_of_text: bool = False
     max_tokens: int  # maximum number of tokens of an answer
     max_bytes: int = 2**20  # maximum number of bytes of a request body
-    allowed_hosts: Sequence[str]
-    allow_origin: str | None = None
+    allowed_hosts: Sequence[str] = ()
+    allow_origins: Sequence[str] = ()
     api_key: str | None = None
 
 
@@ -96,25 +96,24 @@ class Server:
         self.tokenizer = tokenizer
         self.settings = settings
         self.context = engine.context
-        # A token stands for at most `longest` bytes, and a character has at least one byte.
-        longest = max(len(tokenizer.token_bytes(i)) for i in range(tokenizer.n_vocab))
-        self.most_characters = self.context * longest
+        # A token stands for at most `longest_token` bytes, and a character has at least one byte.
+        self.longest_token = max(len(tokenizer.token_bytes(i)) for i in range(tokenizer.n_vocab))
+        self.most_characters = self.context * self.longest_token
         self._page = files("gptmini.serving").joinpath("page.html").read_text(encoding="utf-8")
         self._page_policy = content_security_policy(self._page)
 
     def app(self) -> Starlette:
         """Return the ASGI application."""
         settings = self.settings
-        middleware = [Middleware(TrustedHostMiddleware, allowed_hosts=list(settings.allowed_hosts))]
-        if settings.allow_origin is not None:
-            origin = Middleware(
+        middleware = [
+            Middleware(
                 CORSMiddleware,
-                allow_origins=[settings.allow_origin],
+                allow_origins=list(settings.allow_origins),
                 allow_methods=["GET", "POST"],
                 allow_headers=["*"],  # OpenAI's client for browsers sends headers of its own
-            )
-            middleware.append(origin)
-        middleware.append(Middleware(Guard, api_key=settings.api_key))
+            ),
+            Middleware(Guard, api_key=settings.api_key, hosts=settings.allowed_hosts),
+        ]
 
         routes = [
             Route("/", self.page),
@@ -128,6 +127,7 @@ class Server:
 
         handlers: dict[Any, Any] = {
             RequestError: refuse,
+            QueueFullError: queue_full,
             404: not_found,
             405: not_found,
             500: failed,
@@ -155,29 +155,16 @@ class Server:
 
     async def attention(self, request: HTTPRequest) -> Response:
         """Return the attention between the last tokens of a text or a chat. The web page shows it."""
-        body = await json_of(request, self.settings.max_bytes)
-        try:
-            asked = AttentionRequest.model_validate(body)
-            ids = await (
-                asyncio.to_thread(self._text_ids, asked.text, "text")
-                if asked.messages is None
-                else asyncio.to_thread(self._chat_ids, asked.messages)
-            )
-        except ValidationError as error:
-            raise RequestError(first_error(error)) from None
-        except UserError as error:
-            raise RequestError(f"{error!s:.{LONGEST_ERROR}}") from None
-        weights = await self._by_engine(partial(last_attention, self.engine.model, ids, MOST_SHOWN))
+        asked = parse(AttentionRequest, await json_of(request, self.settings.max_bytes))
+        if asked.messages is None:
+            ids = await in_thread("text", self._text_ids, asked.text)
+        else:
+            ids = await in_thread("messages", self._chat_ids, asked.messages, {})
+        look = partial(last_attention, self.engine.model, ids, MOST_SHOWN)
+        weights = await asyncio.wrap_future(self.engine.call(look))
         shown = [token_text(self.tokenizer, i) for i in ids[-MOST_SHOWN:]]
         content = {"tokens": shown, "n_tokens": len(ids), "weights": weights}
         return await asyncio.to_thread(JSONResponse, content)  # it may have megabytes
-
-    async def _by_engine(self, function: Callable[[], T]) -> T:
-        """Run a function in the thread of the engine. Raises RequestError if the queue is full."""
-        try:
-            return await asyncio.wrap_future(self.engine.call(function))
-        except QueueFullError:
-            raise queue_full() from None
 
     async def models(self, request: HTTPRequest) -> Response:
         """Return a list of all models. The list contains only one model."""
@@ -191,8 +178,8 @@ class Server:
     def _described(self) -> dict[str, Any]:
         return {"id": self.settings.model, "object": "model", "created": 0, "owned_by": "gptmini"}
 
-    def _check_model(self, name: str) -> None:
-        if name != self.settings.model:
+    def _check_model(self, name: str | None) -> None:
+        if name not in (None, self.settings.model):
             raise RequestError(
                 f"unknown model {name:.80}; use {self.settings.model}",
                 status=404,
@@ -200,23 +187,24 @@ class Server:
                 code="model_not_found",
             )
 
+    def _check_number(self, n: int) -> int:
+        """Return the number of answers. Raises RequestError if there are none, or if they can never wait together."""
+        most = self.engine.max_open
+        if not 1 <= n <= most:
+            raise RequestError(
+                f"n times the number of prompts must be 1 to {most}, got {n}", param="n"
+            )
+        return n
+
     async def completions(self, request: HTTPRequest) -> Response:
         """Return continuations of one or several prompts."""
-        asked: CompletionRequest = parse(
-            CompletionRequest, await json_of(request, self.settings.max_bytes)
-        )
+        asked = parse(CompletionRequest, await json_of(request, self.settings.max_bytes))
         self._check_model(asked.model)
+        texts = asked.prompts
+        n_choices = self._check_number(asked.n * len(texts))
+        prompts = await in_thread("prompt", self._prompts, texts, asked.add_special_tokens)
+        requests = self._requests(asked, prompts, asked.logprobs)
 
-        texts = self._texts(asked.prompt)
-        n = self._check_number(asked, len(texts))
-        prompts = await asyncio.to_thread(self._prompts, texts)
-        max_tokens = asked.max_tokens or min(COMPLETION_TOKENS, self.settings.max_tokens)
-        rules = self._rules(asked, max_tokens)
-        requests = [
-            self._request(asked, ids, rules, i * MOST_SAMPLES + number, asked.logprobs)
-            for i, ids in enumerate(prompts)
-            for number in range(n)
-        ]
         # The texts and the tokens of the prompts that the answers repeat.
         echoes = [""] * len(prompts)
         scored: list[list[AnswerPiece]] = [[] for _ in prompts]
@@ -225,210 +213,200 @@ class Server:
                 text if isinstance(text, str) else self.tokenizer.decode(text) for text in texts
             ]
             if asked.logprobs is not None:
-                pairs = zip(prompts, texts, strict=True)
-                scored = [await self._scored(ids, text, asked.logprobs) for ids, text in pairs]
+                scored = [
+                    await self._scored(asked, *each)
+                    for each in zip(texts, echoes, prompts, strict=True)
+                ]
 
-        def choice(index: int, pieces: list[AnswerPiece], *, is_first: bool) -> dict:
-            echo = echoes[index // n]
+        def choice(
+            index: int, pieces: list[AnswerPiece], *, is_first: bool, finish: str | None
+        ) -> dict:
+            number = index // asked.n
+            echo = echoes[number]
             logprobs = None
             if asked.logprobs is not None:
-                logprobs = completion_logprobs(pieces, self.tokenizer, offset=len(echo))
-                if is_first:
-                    of_prompt = completion_logprobs(scored[index // n], self.tokenizer, offset=0)
-                    logprobs = {name: of_prompt[name] + logprobs[name] for name in logprobs}
+                all_pieces = [piece._replace(offset=piece.offset + len(echo)) for piece in pieces]
+                all_pieces = [*(scored[number] if is_first else []), *all_pieces]
+                logprobs = completion_logprobs(all_pieces, self.tokenizer)
             return {
                 "index": index,
                 "text": (echo if is_first else "") + "".join(piece.text for piece in pieces),
                 "logprobs": logprobs,
-                "finish_reason": finish_reason(pieces),
+                "finish_reason": finish,
             }
 
-        responder = self._responder(requests, sum(map(len, prompts)), choice)
-        if asked.stream:
-            return responder.stream("text_completion", include_usage=asked.wants_usage)
-        return await responder.whole(request, "text_completion")
+        return await Responder(
+            engine=self.engine,
+            head=response_head("text_completion", self.settings.model),
+            requests=requests,
+            n_choices=n_choices,
+            n_prompt=sum(map(len, prompts)),
+            choice=choice,
+        ).respond(request, asked)
 
     async def chat_completions(self, request: HTTPRequest) -> Response:
         """Return answers to the last message of a chat."""
-        asked: ChatRequest = parse(ChatRequest, await json_of(request, self.settings.max_bytes))
+        asked = parse(ChatRequest, await json_of(request, self.settings.max_bytes))
         self._check_model(asked.model)
         if asked.top_logprobs and not asked.logprobs:
             raise RequestError("top_logprobs requires logprobs: true", param="top_logprobs")
-        try:
-            ids = self._check_ids(await asyncio.to_thread(self._chat_ids, asked.messages))
-        except UserError as error:
-            raise RequestError(f"{error!s:.{LONGEST_ERROR}}", param="messages") from None
+        n_choices = self._check_number(asked.n)
+        names = asked.chat_template_kwargs
+        ids = await in_thread("messages", self._chat_ids, asked.messages, names)
+        self._check_ids(ids, "messages")
+        n_likeliest = asked.top_logprobs if asked.logprobs else None
+        requests = self._requests(asked, [ids], n_likeliest)
 
-        # The answer must fit into the context together with the chat, because the model must see the whole chat.
-        max_tokens = asked.max_completion_tokens or asked.max_tokens
-        rules = self._rules(asked, max_tokens, room=room_for_answer(self.context, ids))
-        n_likeliest = (asked.top_logprobs or 0) if asked.logprobs else None
-        leading = self.tokenizer.chat_encoder.leading
-        requests = [
-            self._request(asked, ids, rules, number, n_likeliest, leading=leading)
-            for number in range(self._check_number(asked, 1))
-        ]
-
-        def choice(index: int, pieces: list[AnswerPiece], *, is_first: bool) -> dict:
-            message: dict[str, Any] = {"content": "".join(piece.text for piece in pieces)}
+        def choice(
+            index: int, pieces: list[AnswerPiece], *, is_first: bool, finish: str | None
+        ) -> dict:
+            text = "".join(piece.text for piece in pieces)
+            message = {"content": text} if is_first or text else {}
             if is_first:
-                message = {"role": "assistant", "refusal": None, **message}
+                message |= {"role": "assistant", "refusal": None}
             return {
                 "index": index,
                 "delta" if asked.stream else "message": message,
                 "logprobs": chat_logprobs(pieces, self.tokenizer) if asked.logprobs else None,
-                "finish_reason": finish_reason(pieces),
+                "finish_reason": finish,
             }
 
-        responder = self._responder(requests, len(ids), choice)
-        if asked.stream:
-            return responder.stream("chat.completion.chunk", include_usage=asked.wants_usage)
-        return await responder.whole(request, "chat.completion")
-
-    def _responder(
-        self, requests: list[Request], n_prompt: int, choice: ChoiceBuilder
-    ) -> Responder:
-        return Responder(
+        kind = "chat.completion.chunk" if asked.stream else "chat.completion"
+        return await Responder(
             engine=self.engine,
-            model=self.settings.model,
+            head=response_head(kind, self.settings.model),
             requests=requests,
-            n_prompt=n_prompt,
+            n_choices=n_choices,
+            n_prompt=len(ids),
             choice=choice,
-        )
+        ).respond(request, asked)
 
-    def _chat_ids(self, messages: list[Any]) -> list[int]:
-        """Return the ids of a chat up to its next answer.
+    def _chat_ids(self, messages: list[Any], names: dict[str, Any]) -> list[int]:
+        """Return the ids of a chat up to its next answer. The chat template gets the names.
 
-        Raises UserError if a message has a wrong format, or if the chat template rejects the messages. Raises
-        RequestError if the chat cannot fit into the context.
+        Raises ChatFormatError if a message has a wrong format, and UserError if the chat template rejects the messages.
+        Raises RequestError if the chat cannot fit into the context.
         """
-        try:
-            checked = checked_messages(messages)
-        except ChatFormatError as error:
-            raise UserError(str(error)) from None
-        encoder = self.tokenizer.chat_encoder
+        checked = checked_messages(messages)
+        encoder = self.tokenizer.chat_encoder.with_names(names)
         self._check_length(encoder.prompt_text(checked), "messages")
         return encoder.prompt(checked)
 
-    def _text_ids(self, text: str, param: str) -> list[int]:
+    def _text_ids(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """Return the ids of a text. Raises RequestError if the text cannot fit into the context."""
-        self._check_length(text, param)
+        self._check_length(text, "prompt")
+        if not add_special_tokens:
+            return self.tokenizer.chat_encoder.ids_with_special_tokens(text)
         return prompt_ids(self.tokenizer, text)
+
+    def _prompts(self, texts: list[str | list[int]], add_special_tokens: bool) -> list[list[int]]:
+        """Return the ids of each prompt."""
+        return [
+            self._check_ids(
+                self._text_ids(text, add_special_tokens) if isinstance(text, str) else text,
+                "prompt",
+            )
+            for text in texts
+        ]
 
     def _check_length(self, text: str, param: str) -> None:
         """Raise RequestError if a text cannot fit into the context. This takes less time than encoding the text."""
         if len(text) > self.most_characters:
-            raise RequestError(
-                f"the prompt has {len(text):,} characters, but a context of {self.context:,} tokens holds at most "
-                f"{self.most_characters:,}; shorten the prompt",
-                param=param,
-                code=CONTEXT_EXCEEDED,
-            )
+            n_tokens = math.ceil(len(text) / self.longest_token)
+            raise context_exceeded(self.context, param, f"at least {n_tokens}")
 
-    def _texts(self, prompt: Any) -> list[str | list[int]]:
-        """Return the prompts of a request. A prompt is a string or a list of ids."""
-        is_ids = isinstance(prompt, list) and prompt and isinstance(prompt[0], int)
-        texts = [prompt] if isinstance(prompt, str) or is_ids else prompt
-        if not texts:
-            raise RequestError("prompt must not be an empty list", param="prompt")
-        return texts
-
-    def _check_number(self, asked: Any, n_prompts: int) -> int:
-        """Return the number of answers per prompt. Raises RequestError if the answers can never wait together."""
-        n = asked.n or 1
-        most = self.engine.max_open
-        if n * n_prompts > most:
-            raise RequestError(
-                f"n times the number of prompts must be at most {most}, got {n * n_prompts}",
-                param="n",
-            )
-        return n
-
-    def _prompts(self, texts: list[str | list[int]]) -> list[list[int]]:
-        """Return the ids of each prompt."""
-        try:
-            prompts = [
-                self._text_ids(text, "prompt") if isinstance(text, str) else text for text in texts
-            ]
-        except UserError as error:
-            raise RequestError(f"prompt: {error!s:.{LONGEST_ERROR}}", param="prompt") from None
-        return [self._check_ids(ids) for ids in prompts]
-
-    async def _scored(
-        self, ids: list[int], text: str | list[int], n_likeliest: int
-    ) -> list[AnswerPiece]:
-        """Return the tokens of a prompt with their log-probabilities, without the ids before its text."""
-        n_prefix = len(self.tokenizer.prefix_ids) or int(not text)  # see prompt_ids
-        n_before = n_prefix if isinstance(text, str) else 0
-        score = partial(
-            score_prompt,
-            self.engine.model,
-            self.tokenizer,
-            ids,
-            n_before=n_before,
-            n_likeliest=n_likeliest,
-        )
-        return await self._by_engine(score)
-
-    def _check_ids(self, ids: list[int]) -> list[int]:
+    def _check_ids(self, ids: list[int], param: str) -> list[int]:
         """Return the ids of a prompt.
 
         Raises RequestError if there are no ids or too many ids, or if an id is not in the vocabulary.
         """
         n_vocab = self.tokenizer.n_vocab
         if not ids:
-            raise RequestError("a prompt must have at least one token", param="prompt")
+            raise RequestError("a prompt must have at least one token", param=param)
         if max(ids) >= n_vocab:
-            raise RequestError(f"token ids must be below {n_vocab}, got {max(ids)}", param="prompt")
+            raise RequestError(f"token ids must be below {n_vocab}, got {max(ids)}", param=param)
         if len(ids) > self.context:
-            raise RequestError(
-                f"the prompt has {len(ids)} tokens, but the context is {self.context}",
-                param="prompt",
-                code=CONTEXT_EXCEEDED,
-            )
+            raise context_exceeded(self.context, param, str(len(ids)))
         return ids
 
-    def _rules(self, asked: Any, max_tokens: int | None, *, room: float = math.inf) -> Rules:
-        """Return the sampling rules of a request. An answer has at most `room` tokens."""
-        limit = self.settings.max_tokens
-        if max_tokens is not None and max_tokens > limit:
-            is_new_name = getattr(asked, "max_completion_tokens", None) is not None
-            name = "max_completion_tokens" if is_new_name else "max_tokens"
-            raise RequestError(
-                f"{name} must be at most {limit}, got {max_tokens}; the server's option --max-new-tokens raises this",
-                param=name,
-            )
-        names = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
-        own = {name: getattr(asked, name) for name in names if getattr(asked, name) is not None}
+    async def _scored(
+        self, asked: CompletionRequest, text: str | list[int], echo: str, ids: list[int]
+    ) -> list[AnswerPiece]:
+        """Return the tokens of a prompt with their log-probabilities, without the ids before its text."""
+        has_prefix = isinstance(text, str) and asked.add_special_tokens
+        n_prefix = len(self.tokenizer.prefix_ids) or int(not text)  # see prompt_ids
+        score = partial(
+            score_prompt,
+            self.engine.model,
+            self.tokenizer,
+            ids,
+            n_before=n_prefix if has_prefix else 0,
+            n_characters=len(echo),
+            n_likeliest=asked.logprobs or 0,
+        )
+        return await asyncio.wrap_future(self.engine.call(score))
+
+    def _requests(
+        self,
+        asked: CompletionRequest | ChatRequest,
+        prompts: list[list[int]],
+        n_likeliest: int | None,
+    ) -> list[Request]:
+        """Return the requests for the engine. The list is empty if the prompts are only echoed."""
+        is_chat = isinstance(asked, ChatRequest)
+        if asked.stream_options and not asked.stream:
+            raise RequestError("stream_options requires stream: true", param="stream_options")
+        if asked.max_tokens == 0:
+            if not is_chat and asked.echo:
+                return []
+            raise RequestError("max_tokens: 0 requires echo: true", param="max_tokens")
+
+        n_tokens = self.settings.max_tokens
+        if asked.max_tokens != -1:
+            n_tokens = min(n_tokens, asked.max_tokens)
+        if is_chat:
+            # The model must see the whole chat until the answer ends.
+            n_tokens = min(n_tokens, room_for_answer(self.context, prompts[0]))
+        own = asked.model_dump(include=SAMPLING, exclude_none=True)
         try:
-            rules = self.settings.defaults | own
-            return Rules(**rules, max_new_tokens=min(max_tokens or limit, room))
+            rules = Rules(**self.settings.defaults | own, max_new_tokens=n_tokens)
         except ValidationError as error:
             raise RequestError(first_error(error)) from None
 
-    def _request(
-        self,
-        asked: Any,
-        ids: list[int],
-        rules: Rules,
-        stream: int,
-        n_likeliest: int | None,
-        *,
-        leading: str = "",
-    ) -> Request:
-        """Return a request for the engine. n_likeliest is None if the client did not ask for log-probabilities."""
+        seed = self.settings.seed if asked.seed is None else asked.seed
         ignore = self.settings.ignore_end_of_text if asked.ignore_eos is None else asked.ignore_eos
-        return Request(
-            prompt=ids,
+        request = Request(
+            prompt=[],
             rules=rules,
-            seed=self.settings.seed if asked.seed is None else asked.seed,
-            stream=stream,
+            seed=random.getrandbits(63) if seed is None else seed,
             stop=asked.stops or self.settings.stop,
             ignore_end_of_text=ignore,
-            log_probabilities=n_likeliest is not None,
-            n_likeliest=n_likeliest or 0,
-            leading=leading,
+            n_likeliest=n_likeliest,
+            leading=self.tokenizer.chat_encoder.leading if is_chat else "",
         )
+        return [
+            replace(request, prompt=ids, stream=i * MOST_SAMPLES + number)
+            for i, ids in enumerate(prompts)
+            for number in range(asked.n)
+        ]
+
+
+async def in_thread(param: str, function: Callable[..., T], *arguments: Any) -> T:
+    """Run a function in a thread. Raises RequestError for a mistake in this field of the request."""
+    try:
+        return await asyncio.to_thread(function, *arguments)
+    except (ChatFormatError, UserError) as error:
+        raise RequestError(f"{param}: {error!s:.{LONGEST_ERROR}}", param=param) from None
+
+
+def context_exceeded(context: int, param: str, n_tokens: str) -> RequestError:
+    """Return the error for a prompt that is too long. Programs look for these words of OpenAI."""
+    return RequestError(
+        f"This model's maximum context length is {context} tokens. However, your {param} resulted in {n_tokens} "
+        "tokens.",
+        param=param,
+        code="context_length_exceeded",
+    )
 
 
 def listen(host: str, port: int) -> socket.socket:

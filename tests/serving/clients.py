@@ -18,7 +18,6 @@ def served(model, tokenizer, *, batch_size=4, max_waiting=100, **changes):
         "defaults": {},
         "seed": 1,
         "max_tokens": 64,
-        "allowed_hosts": ["127.0.0.1"],
     }
     engine = Engine(model, tokenizer, batch_size=batch_size, max_waiting=max_waiting)
     server = Server(engine, tokenizer, ServerSettings(**settings | changes))
