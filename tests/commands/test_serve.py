@@ -142,6 +142,14 @@ def test_a_context_that_the_server_cuts_is_named(
         assert f"{context} of at most {longest} tokens" in result.err
 
 
+def test_the_first_line_has_the_dtype_and_an_address_that_works(chatty, script, monkeypatch):
+    monkeypatch.setattr("gptmini.serving.server.QuietServer.run", lambda self, sockets: None)
+    for host, address in [("0.0.0.0", "127.0.0.1"), ("127.0.0.1", "127.0.0.1")]:
+        options = ("--port", "0", "--host", host, "--allow-origin", "HTTPS://a.example/")
+        result = script("serve", str(chatty), *options)
+        assert re.search(rf"chat.ckpt in fp32 at http://{address}:\d+ ", result.out)
+
+
 def test_a_server_for_the_network_knows_its_own_names():
     assert own_names("127.0.0.1") == ["127.0.0.1"]
     assert own_names("0.0.0.0")[0] == socket.gethostname()
@@ -164,6 +172,8 @@ def test_mistakes_are_one_line(chatty, script, monkeypatch):
         (["--allow-host", "a*b"], "a*b"),
         (["--allow-host", ""], "--allow-host"),
         (["--allow-host", "*."], "--allow-host"),
+        (["--allow-origin", "a.example"], "--allow-origin"),
+        (["--allow-origin", "https://a.example/path"], "--allow-origin"),
         (["--host", ""], "--host"),
         (["--host", "a" * 64], "--host"),
         (["--host", "\udcff"], "--host"),

@@ -119,6 +119,19 @@ def test_a_completion_without_new_tokens_scores_its_prompt(url):
     assert refused.json()["error"]["param"] == "max_tokens"
 
 
+def test_offsets_belong_to_the_text_even_if_the_tokenizer_adds_a_space(model):
+    class Spaced(CharTokenizer):
+        def encode(self, text):
+            return super().encode(" " + text)
+
+    tokenizer = Spaced("\n ?:AUabcdefimnrstuy", end_of_text=True)
+    body = TEXT | {"max_tokens": 2, "echo": True, "logprobs": 0}
+    with served(model, tokenizer) as (url, _):
+        (choice,) = httpx.post(f"{url}/v1/completions", json=body).json()["choices"]
+    tokens, offsets = choice["logprobs"]["tokens"][1:4], choice["logprobs"]["text_offset"][1:4]
+    assert (tokens, offsets) == (list("abc"), [0, 1, 2])
+
+
 def test_the_template_gets_its_options_and_the_role_developer_is_system(model):
     template = "{{ messages[0].role if mode is defined and mode else 'a' }}"
     tokenizer = LETTERS.with_template(template)
