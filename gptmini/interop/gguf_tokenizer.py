@@ -16,6 +16,7 @@ from gptmini.tokenizer import (
     Tokenizer,
     bos_id_of,
 )
+from gptmini.tokenizer.chat_template import plain_jinja
 from gptmini.tokenizer.letters import bytes_to_letters
 from gptmini.tokenizer.library import SPACE
 from gptmini.user_error import UserError
@@ -113,7 +114,7 @@ def add_tokenizer(
         writer.add_pad_token_id(ids["pad_token_id"])
     writer.add_add_bos_token(bool(tokenizer.prefix_ids))
     if template is not None:
-        writer.add_chat_template(template)
+        writer.add_chat_template(plain_jinja(template))
 
 
 def _check_spaces(tree: dict) -> None:

@@ -62,6 +62,16 @@ def compile_template(template: str, tag: type[GenerationTag]) -> Template:
         raise UserError(f"the chat template is not valid Jinja: {error}") from None
 
 
+def plain_jinja(template: str) -> str:
+    """Return a template that renders the same text without the tags generation and endgeneration.
+
+    Only transformers and gptmini know these tags.
+    """
+    for tag, known in (("generation", "if true"), ("endgeneration", "endif")):
+        template = re.sub(rf"(\{{%-?\s*){tag}(\s*-?%\}})", rf"\g<1>{known}\2", template)
+    return template
+
+
 def raise_exception(message: str) -> NoReturn:
     """Reject a chat. Templates call this function by its name."""
     raise TemplateError(message)

@@ -20,11 +20,12 @@ NO_CHAT_TEMPLATE = (
     "has the file chat_template.jinja or the field 'chat_template' in tokenizer_config.json"
 )
 # The template writes one line per message, such as "User: Hello". An answer ends with end-of-text. The prompt for an
-# answer ends without a space, because tokenizers put the space into the first token of the answer.
+# answer ends without a space, because tokenizers put the space into the first token of the answer. Other programs
+# return an answer with this space. Therefore an answer with and without the space gives the same text.
+ANSWER = "{%- for message in messages -%}{%- if message.role == 'assistant' -%}Assistant:"
 PLAIN_TEMPLATE = (
-    "{%- for message in messages -%}"
-    "{%- if message.role == 'assistant' -%}"
-    "Assistant:{% generation %} {{ message.content }}{{ eos_token }}{% endgeneration %}"
+    ANSWER
+    + "{% generation %}{{ ' ' + message.content.lstrip(' ') }}{{ eos_token }}{% endgeneration %}"
     "{%- elif message.role == 'system' -%}"
     "{{ message.content }}"
     "{%- else -%}"
@@ -139,9 +140,9 @@ def _plain_template() -> "Template":
 def leading_of(template: str) -> str:
     """Return the text that a template puts between the generation prompt and an answer.
 
-    This text is a space in the built-in templates, and empty in other templates.
+    This text is a space in the built-in templates, also in those of earlier checkpoints, and empty in other templates.
     """
-    return " " if template in (PLAIN_TEMPLATE, PLAIN_TEMPLATE_AFTER_BOS) else ""
+    return " " if ANSWER in template else ""
 
 
 def with_chat_template(tokenizer: Tokenizer) -> Tokenizer:

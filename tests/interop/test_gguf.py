@@ -2,6 +2,7 @@
 
 import sys
 
+import jinja2
 import numpy as np
 import pytest
 
@@ -190,3 +191,14 @@ def test_without_the_library_it_is_said_how_to_install_it(tmp_path, monkeypatch)
     monkeypatch.setitem(sys.modules, "gguf", None)
     with pytest.raises(UserError, match=r"run: pip install .*\[gguf\]'"):
         written(tmp_path / "m.gguf")
+
+
+def test_the_chat_template_needs_no_tags_of_transformers(tmp_path):
+    coder = tokenizer.with_chat_template(tokenizer.bpe(documents_of(TRAIN), vocab_size=300))
+    _, _, reader = written(tmp_path / "m.gguf", coder=coder)
+    template = jinja2.Environment(trim_blocks=True).from_string(
+        value(reader, "tokenizer.chat_template")
+    )
+    chat = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+    ids, _ = coder.chat_encoder.encode(chat)
+    assert template.render(messages=chat, eos_token="<|endoftext|>") == coder.decode(ids)

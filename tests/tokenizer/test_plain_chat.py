@@ -15,6 +15,7 @@ from gptmini.tokenizer import (
     plain_text,
     with_chat_template,
 )
+from gptmini.tokenizer.plain_chat import PLAIN_TEMPLATE
 from gptmini.tokenizer.tokenizer import Document
 from gptmini.user_error import UserError
 
@@ -70,6 +71,14 @@ def test_the_prompt_of_an_answer_starts_the_chat_with_the_answer(tokenizer, n_me
     assert tokenizer.decode(prompt).endswith("\nAssistant:")
 
 
+def test_answers_of_earlier_checkpoints_lose_their_space():
+    earlier = PLAIN_TEMPLATE.replace(
+        "{{ ' ' + message.content.lstrip(' ') }}", " {{ message.content }}"
+    )
+    assert earlier != PLAIN_TEMPLATE
+    assert with_chat_template(byte([])).with_template(earlier).chat_encoder.leading == " "
+
+
 def test_the_string_of_end_of_text_in_a_message_is_text():
     tokenizer = with_chat_template(byte([]))
     ids, _ = tokenizer.chat_encoder.encode([{"role": "user", "content": "<|endoftext|>"}])
@@ -111,5 +120,8 @@ def test_transformers_reads_the_template_of_an_export_and_encodes_the_same_ids(t
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
     ids, _ = tokenizer.chat_encoder.encode(CHAT)
     assert theirs.apply_chat_template(CHAT, return_dict=False) == ids.tolist()
+    # A client returns an answer as the program gave it. gptmini removes the space before it, and others do not.
+    spaced = [m | {"content": f" {m['content']}"} if m["role"] == "assistant" else m for m in CHAT]
+    assert theirs.apply_chat_template(spaced, return_dict=False) == ids.tolist()
     prompt = theirs.apply_chat_template(CHAT[:2], add_generation_prompt=True, return_dict=False)
     assert prompt == tokenizer.chat_encoder.prompt(CHAT[:2])
