@@ -3,11 +3,11 @@
 from collections.abc import Iterator
 from typing import Any
 
-from gptmini.evaluation.intervals import FEWEST_EQUAL_PARTS
-
 
 def topic_lines(report: dict[str, Any]) -> Iterator[str]:
     """Yield the results of an evaluation. Each line has one result."""
+    from gptmini.evaluation.intervals import FEWEST_EQUAL_PARTS  # imports torch
+
     intervals = report["intervals"]
     for model in report["models"]:
         yield f"{model['model']} on {report['text']}, {model['tokens']:,} tokens"
