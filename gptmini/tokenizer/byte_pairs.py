@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 import tiktoken
 
-from gptmini.tokenizer.fast import FAST_FROM, Encode, fast_byte_pairs
 from gptmini.tokenizer.pieces import MARK, MARKED_PATTERN, SEPARATOR, SPLIT_PATTERN, insert_marks
 from gptmini.tokenizer.plain_chat import checked_template, plain_encoder
 from gptmini.tokenizer.tokenizer import END_OF_TEXT, REPLACEMENT, Document
@@ -68,7 +67,6 @@ class BytePairTokenizer:
         self.n_vocab = len(ranks) + 1
         self._bytes_of = dict(enumerate([*ranks, END_OF_TEXT.encode()]))
         self._is_byte = pattern == BYTE_PATTERN and ranks == ALL_BYTES
-        self._n_encoded = 0  # number of characters that encode_batch has encoded without gigatoken
 
     def encode(self, text: str) -> list[int]:
         """Return the ids of a text. If the text contains the string <|endoftext|>, the string is ordinary text.
@@ -83,12 +81,7 @@ class BytePairTokenizer:
         Short texts are read ahead and encoded together. The ids are not converted to Python objects.
         """
         for group in group_texts(texts, GROUP):
-            is_large = self._n_encoded >= FAST_FROM and self.pattern == SPLIT_PATTERN
-            if is_large and self._gigatoken is not None:
-                yield from map(self._encode_fast, group)
-                continue
             yield from self._encode_group(group)
-            self._n_encoded += sum(map(len, group))
 
     def decode(self, ids: Iterable[int]) -> str:
         """Return the text that ids stand for. Invalid UTF-8 and ids outside the vocabulary become U+FFFD."""
@@ -118,15 +111,6 @@ class BytePairTokenizer:
         return (
             state if self.chat_template is None else state | {"chat_template": self.chat_template}
         )
-
-    @cached_property
-    def _gigatoken(self) -> Encode | None:
-        """The encoder of gigatoken, if it is installed and gives the same ids."""
-        encode = fast_byte_pairs(self.ranks, self._encode_one)
-        if encode is not None:
-            for unused in ("_encoding", "_marked_encoding"):  # free the memory of tiktoken
-                vars(self).pop(unused, None)
-        return encode
 
     @cached_property
     def _encoding(self) -> tiktoken.Encoding:
@@ -171,14 +155,6 @@ class BytePairTokenizer:
             yield ids[start:end]
             start = end + 1
         yield ids[start:]
-
-    def _encode_fast(self, text: str) -> np.ndarray:
-        """Return the ids of a text as a uint32 array of shape (n,). Raises the same errors as encode."""
-        assert self._gigatoken is not None
-        try:
-            return self._gigatoken(text.encode())
-        except UnicodeEncodeError:
-            return self._encode_one(text)  # raises the error
 
     def _encode_one(self, text: str) -> np.ndarray:
         """Return the ids of a text as a uint32 array of shape (n,). Raises the same errors as encode."""

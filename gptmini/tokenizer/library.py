@@ -12,7 +12,6 @@ from pydantic import NonNegativeInt, PositiveInt, validate_call
 
 from gptmini.settings import STRICT
 from gptmini.tokenizer.byte_pairs import GROUP, decode_bytes, group_texts
-from gptmini.tokenizer.fast import FAST_FROM, Encode, fast_library
 from gptmini.tokenizer.letters import letters_to_bytes
 from gptmini.tokenizer.library_errors import library_errors
 from gptmini.tokenizer.plain_chat import NO_CHAT_TEMPLATE, leading_of
@@ -87,7 +86,6 @@ class LibraryTokenizer:
         named = None if self.bos_token is None else self._id_of(self.bos_token)
         self.bos_id: int | None = None if self.prefix_ids or named == end_of_text else named
         self._bytes_of = _bytes_of_ids(self._tokenizer, tree)
-        self._n_encoded = 0  # number of characters that encode_batch has encoded without gigatoken
         self.prefix_text = " " if self.decode(self.encode("a")).startswith(" ") else ""
         ids = [*self._bytes_of, *more_ends, *([] if end_of_text is None else [end_of_text])]
         if max(ids, default=0) >= n_vocab:
@@ -105,11 +103,6 @@ class LibraryTokenizer:
     def encode_batch(self, texts: Iterable[str]) -> Iterator[np.ndarray]:
         """Yield the ids of each text as a uint32 array of shape (n,). Short texts are encoded together."""
         for group in group_texts(texts, GROUP):
-            if self._n_encoded >= FAST_FROM and self._gigatoken is not None:
-                with suppress(UnicodeEncodeError):  # raised again below, with advice
-                    yield from [self._gigatoken(text.encode()) for text in group]
-                    continue
-            self._n_encoded += sum(map(len, group))
             with library_errors("the tokenizer cannot encode text"):
                 try:
                     encoded = self._tokenizer.encode_batch_fast(group, add_special_tokens=False)
@@ -119,15 +112,6 @@ class LibraryTokenizer:
                     ) from None
             for one in encoded:
                 yield np.array(one.ids, dtype=np.uint32)
-
-    @cached_property
-    def _gigatoken(self) -> Encode | None:
-        """The encoder of gigatoken, if it is installed and supports this tokenizer."""
-
-        def expected(text: str) -> list[int]:
-            return self._tokenizer.encode(text, add_special_tokens=False).ids
-
-        return fast_library(json.loads(self.text), expected)
 
     @cached_property
     def chat_encoder(self) -> "ChatEncoder":

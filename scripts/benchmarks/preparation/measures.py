@@ -4,36 +4,29 @@ import argparse
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
-from importlib.util import find_spec
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
 from gptmini.tokenizer import SPLIT_PATTERN
 
-from ..harness import GPTMINI, Ended, NotGivenError, Table, in_turns, output_of, ratios, timed
-from .peers import FAST, NANOGPT, OWN_BPE, RUSTBPE, TIKTOKEN, TOKENIZERS
-from .texts import CHINESE, SEPARATOR, text_of
+from ..harness import GPTMINI, Ended, Table, in_turns, output_of, ratios, timed
+from .peers import NANOGPT, OWN_BPE, RUSTBPE, TIKTOKEN, TOKENIZERS
+from .texts import SEPARATOR, text_of
 
 N_PROCESSORS = len(os.sched_getaffinity(0))
-# Runs gptmini as if the extra `fast` were not installed.
-WITHOUT_FAST = (
-    sys.executable,
-    "-c",
-    "import sys; sys.modules['gigatoken'] = None; from gptmini.__main__ import main; main()",
-)
 
 
-def prepare(path: Path, program: Sequence[str] = GPTMINI) -> Ended:
+def prepare(path: Path) -> Ended:
     """Prepare a text with GPT-2's tokenizer in a temporary folder."""
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-        return timed(*command(path, Path(folder), program))
+        return timed(*command(path, Path(folder)))
 
 
-def command(path: Path, folder: Path, program: Sequence[str]) -> list[str]:
+def command(path: Path, folder: Path) -> list[str]:
     """Return the command that prepares a text with GPT-2's tokenizer in a folder."""
     words = [
-        *program,
+        *GPTMINI,
         "prepare",
         "data=text",
         "tokenizer=gpt2",
@@ -50,12 +43,6 @@ def peer(arguments: argparse.Namespace, code: str, *options: object) -> float:
     """Run a program of peers.py; return the seconds that it prints in its last line."""
     program = [arguments.peer_python, "-c", code, *map(str, options)]
     return float(output_of(program).split()[-1])
-
-
-def require_fast() -> None:
-    """Skip a part that compares gptmini with and without the extra `fast` if the extra is not installed."""
-    if find_spec("gigatoken") is None:
-        raise NotGivenError("the extra `fast`")
 
 
 def times_longer(
@@ -83,7 +70,6 @@ def tiktoken(table: Table, arguments: argparse.Namespace) -> None:
 
 def nanogpt(table: Table, arguments: argparse.Namespace) -> None:
     """Compare the entire command with nanoGPT's method, datasets.map with one process per CPU core."""
-    require_fast()
     text = text_of(arguments, arguments.megabytes, "jsonl")
 
     def theirs() -> float:
@@ -94,40 +80,16 @@ def nanogpt(table: Table, arguments: argparse.Namespace) -> None:
         arguments.turns,
         {
             "nanoGPT": theirs,
-            "fast": lambda: prepare(text),
-            "without": lambda: prepare(text, WITHOUT_FAST),
+            "gptmini": lambda: prepare(text),
         },
     )
-    fast = [one.seconds for one in ended["fast"]]
-    without = [one.seconds for one in ended["without"]]
+    seconds = [one.seconds for one in ended["gptmini"]]
     way = f"`datasets.map`, {N_PROCESSORS} processes"
     what = f"time of nanoGPT's way ({way}), divided by that of the whole command"
-    table.add_median(f"{what} with `fast`", ratios(ended["nanoGPT"], fast), goal="at least 6")
-    table.add_median(f"{what} without", ratios(ended["nanoGPT"], without), goal="at least 3")
-    what = "time of the whole command with `fast`, divided by that without"
-    table.add_median(what, ratios(fast, without))
+    table.add_median(what, ratios(ended["nanoGPT"], seconds), goal="at least 3")
 
     what = f"megabytes of memory at {arguments.megabytes} MB of JSON lines"
-    held = {name: [one.megabytes for one in ended[name]] for name in ("fast", "without")}
-    table.add_median(f"{what}, with `fast`", held["fast"])
-    table.add_median(f"{what}, without", held["without"])
-    what = "memory with `fast`, divided by that without"
-    table.add_median(what, ratios(held["fast"], held["without"]), goal="at most 1")
-
-
-def chinese(table: Table, arguments: argparse.Namespace) -> None:
-    """Compare encoding of Chinese with tiktoken's encode_ordinary_batch."""
-    require_fast()
-    megabytes = min(22, arguments.megabytes)
-    text = text_of(arguments, megabytes, CHINESE)
-    own = argparse.Namespace(peer_python=sys.executable)
-    found = times_longer(
-        arguments,
-        lambda: peer(arguments, TIKTOKEN, text, SEPARATOR, N_PROCESSORS),
-        lambda: peer(own, FAST, text, SEPARATOR),
-    )
-    what = f"time of tiktoken's `encode_ordinary_batch` on {megabytes} MB of generated Chinese"
-    table.add_median(f"{what}, divided by that with `fast`", found, goal="at least 3")
+    table.add_median(what, [one.megabytes for one in ended["gptmini"]])
 
 
 def bpe(table: Table, arguments: argparse.Namespace) -> None:
@@ -187,7 +149,6 @@ def memory(table: Table, arguments: argparse.Namespace) -> None:
 PARTS = {
     "tiktoken": tiktoken,
     "nanogpt": nanogpt,
-    "chinese": chinese,
     "bpe": bpe,
     "memory": memory,
 }

@@ -10,19 +10,6 @@ encoding.encode_ordinary_batch(documents, num_threads=int(sys.argv[3]))
 print(time.perf_counter() - began)
 """
 
-# Encodes as gptmini does with the extra `fast`, in one thread. The time includes loading gigatoken.
-FAST = """
-import sys, time
-from gptmini import tokenizer
-documents = [text for text in open(sys.argv[1], newline="").read().split(sys.argv[2]) if text]
-coder = tokenizer.gpt2([])
-coder.encode("")
-began = time.perf_counter()
-for ids in coder.encode_batch(documents):
-    pass
-print(time.perf_counter() - began)
-"""
-
 # Based on nanoGPT's data/openwebtext/prepare.py: datasets.map encodes the documents, and 1,024 batches are written.
 NANOGPT = """
 import sys, tempfile, time
