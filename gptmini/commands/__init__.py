@@ -17,7 +17,7 @@ from gptmini.version import __version__
 COMMANDS = {
     "train": "train a GPT on text, or resume a run",
     "sweep": "train one run for each combination of values, and find the best run",
-    "runs": "list all runs in a table, label a run, or delete runs",
+    "runs": "list all runs in a table",
     "prepare": "tokenise text without training",
     "tokens": "show how a text is split into tokens",
     "sample": "continue prompts with a trained model",
@@ -29,8 +29,8 @@ COMMANDS = {
     "report": "write one run or several compared runs as an HTML page",
 }
 
-# Modules of commands whose name cannot be the name of a module. Hydra's completion calls the command -sc.
-MODULES = {"import": "import_", "-sc": "completion"}
+# Commands whose name is not a valid module name.
+MODULES = {"import": "import_"}
 
 
 @one_line_errors()
@@ -41,7 +41,7 @@ def main() -> None:
 
     if name == "help" and arguments:
         name, *arguments = [*arguments, "--help"]
-    if name in COMMANDS or name in MODULES:
+    if name in COMMANDS:
         run(name, arguments)
     elif name == "--version":
         print(__version__)

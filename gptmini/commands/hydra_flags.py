@@ -160,7 +160,7 @@ def parse_flags(
     if flags.multirun:
         _check_jobs_differ(overrides)
     own = [] if flags.config_dir is None else ["--config-dir", flags.config_dir]
-    for name in ("multirun", "hydra_help", "shell_completion"):
+    for name in ("multirun", "hydra_help"):
         if getattr(flags, name):
             own.append(f"--{name.replace('_', '-')}")
     if flags.info:
@@ -178,6 +178,10 @@ def _check_flags(flags: argparse.Namespace, has_dry_run: bool) -> None:
     if flags.experimental_rerun is not None:
         raise UserError(
             "--experimental-rerun would load pickled code; to resume a run, use resume="
+        )
+    if flags.shell_completion:
+        raise UserError(
+            "unsupported option --shell-completion; gptmini train --help lists all keys"
         )
     if flags.config_path is not None or flags.config_name is not None:
         raise UserError(

@@ -1,19 +1,15 @@
-"""List all runs in a table, delete runs, or label a run: gptmini runs [FOLDER] [options]."""
+"""List all runs in a table: gptmini runs [FOLDER] [options]."""
 
 import argparse
 import json
 import math
 import shutil
 import sys
-from contextlib import ExitStack
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gptmini.commands.arguments import print_resolved_run
 from gptmini.commands.mistakes import Parser, one_line_errors, path_argument, print_error
 from gptmini.job.printing import print_lines, print_note
 from gptmini.printable import printable
-from gptmini.process import restore_gc_and_sigint
 from gptmini.user_error import UserError
 
 if TYPE_CHECKING:
@@ -31,33 +27,14 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     """Read the command line."""
     parser = Parser(
         prog="gptmini runs",
-        description="List the runs in a folder with their state, steps, best loss, tags and overrides. Delete runs, or "
-        "label a run.",
+        description="List the runs in a folder with their state, steps, best loss and overrides.",
     )
-
-    # What to do: list the runs of a folder, delete runs, or label a run.
-    action = parser.add_mutually_exclusive_group()
-    action.add_argument(
+    parser.add_argument(
         "folder",
         nargs="?",
         type=path_argument,
         help="folder that contains all runs (default: 'runs'), or runs/NAME for the runs with this name",
     )
-    action.add_argument(
-        "--delete",
-        nargs="+",
-        type=path_argument,
-        metavar="RUN",
-        help="delete these runs with their checkpoints; gptmini asks first",
-    )
-    action.add_argument(
-        "--tag",
-        nargs=2,
-        metavar=("RUN", "TEXT"),
-        help="label a run with a text, which the table shows; an empty text removes the label",
-    )
-
-    # The table.
     parser.add_argument(
         "--sort",
         choices=("begun", "loss"),
@@ -75,32 +52,14 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         action="store_true",
         help="print a JSON list with an object per run instead of a table",
     )
-
-    parser.add_argument("--yes", action="store_true", help="with --delete: do not ask")
-
-    options = parser.parse_args(arguments)
-    is_list = options.delete is None and options.tag is None
-    if not is_list and (options.sort or options.wide or options.json):
-        parser.error("--sort, --wide and --json apply only to the table of runs")
-    if options.yes and options.delete is None:
-        parser.error("--yes applies only to --delete")
-    return options
+    return parser.parse_args(arguments)
 
 
 @one_line_errors()
 def main(arguments: list[str] | None = None) -> None:
-    """Print one row per run, delete runs, or label a run."""
-    options = parse(arguments)
-    if options.delete is not None:
-        delete(options.delete, is_sure=options.yes)
-    elif options.tag is not None:
-        tag(*options.tag)
-    else:
-        show(options)
-
-
-def show(options: argparse.Namespace) -> None:
     """Print one row per run, or a JSON list."""
+    options = parse(arguments)
+
     from gptmini.report.overview import overview_of
     from gptmini.runs import RUNS, every_run
 
@@ -151,14 +110,13 @@ def plain_of(run: "Overview") -> dict[str, Any]:
         "max_steps": run.max_steps,
         "loss": run.loss,
         "bits_per_byte": bits if bits is not None and math.isfinite(bits) else None,
-        "tag": run.tag,
         "changed": run.changed,
         "reason": run.reason,
     }
 
 
 def table_of(runs: "list[Overview]", *, is_short: bool = False) -> list[list[str]]:
-    """Return the headings and the cells of each run. There is a column for tags if a run has a tag.
+    """Return the headings and the cells of each run.
 
     A short table leaves out the causes that ended the runs, and the best losses, because it has bits per byte.
     """
@@ -168,8 +126,6 @@ def table_of(runs: "list[Overview]", *, is_short: bool = False) -> list[list[str
         left_out.add("best loss")
         for row, run in zip(rows, runs, strict=True):
             row["state"] = run.state
-    if not any(run.tag for run in runs):
-        left_out.add("tag")
 
     headings = [heading for heading in rows[0] if heading not in left_out]
     # If the run comes from somebody else, its overrides may contain escape sequences of a terminal.
@@ -187,7 +143,6 @@ def cells(run: "Overview") -> dict[str, str]:
         "step": steps,
         "best loss": "" if run.loss is None else f"{run.loss:.4f}",
         "bits/byte": "" if run.bits_per_byte is None else f"{run.bits_per_byte:.4f}",
-        "tag": run.tag,
         "changed": " ".join(run.changed),
     }
 
@@ -247,105 +202,3 @@ def cut_in_the_middle(text: str, width: int) -> str:
         return text
     n_end = width // 2
     return f"{text[: width - n_end - 1]}…{text[len(text) - n_end :]}"
-
-
-def tag(run: str, text: str) -> None:
-    """Label a run with a text, or remove its label if the text is empty."""
-    from gptmini.runs import find_run, read_tag, write_tag
-
-    folder = find_run(run)
-    write_tag(folder, text)
-    print_resolved_run(Path(run).expanduser(), folder)
-    label = read_tag(folder)
-    print_lines(f"{folder}  {label}" if label else f"{folder} has no tag")
-
-
-def delete(paths: list[Path], *, is_sure: bool) -> None:
-    """Delete runs. Ask first, unless is_sure.
-
-    Raises UserError, and deletes nothing, if a path is not a run, or if a process trains one of the runs.
-    """
-    from gptmini.report.overview import overview_of
-    from gptmini.report.tables import aligned
-    from gptmini.runs import RUNS, delete_run, locked
-
-    restore_gc_and_sigint()  # Ctrl-C releases the locks
-    folders = list(dict.fromkeys(run_to_delete(path) for path in paths))
-    is_terminal = sys.stdin.isatty()
-    if not is_sure and not is_terminal:
-        raise UserError("--delete asks on a terminal; without a terminal, add --yes")
-
-    rows = [cells(overview_of(folder)) for folder in folders]  # a locked run would be 'running'
-    with ExitStack() as stack:
-        for folder in folders:
-            stack.enter_context(locked(folder))
-
-        # The files of a locked run do not change.
-        sizes = [size_of(folder) for folder in folders]
-        shown = [
-            [row["run"], row["state"], row["step"], size, row["tag"]]
-            for row, size in zip(rows, sizes, strict=True)
-        ]
-        print_lines(*aligned(shown))
-        print_lines(*(f"note: {note}" for note in notes_about(folders)))
-
-        what = "this run" if len(folders) == 1 else f"these {len(folders)} runs"
-        if not is_sure and not confirmed(f"delete {what}? [y/N] "):
-            print_lines("nothing was deleted")
-            return
-
-        latest = []
-        for folder in folders:
-            latest.append(delete_run(folder, str(RUNS)))
-            print_lines(f"deleted {folder}")
-        for run in dict.fromkeys(latest):
-            if run is not None and run not in folders:
-                print_lines(f"latest is now {run}")
-
-
-def notes_about(folders: "list[Path]") -> list[str]:
-    """Return a note about each run and each sweep that refers to the runs in `folders`."""
-    from gptmini.runs import RUNS, every_run, relative_to_cwd, root_of, runs_started_from
-
-    notes = []
-    for folder in folders:
-        roots = {RUNS.absolute(), (root_of(folder, str(RUNS)) or RUNS).absolute()}
-        runs = [relative_to_cwd(run) for root in sorted(roots) for run in every_run(root)]
-        others = [run for run in runs if run not in folders]
-        for run in runs_started_from(folder, others):
-            notes.append(f"{run} started from the weights of {folder}")
-        if (folder.parent / "journal.log").is_file():  # the journal of gptmini sweep
-            notes.append(f"the sweep {folder.parent} still lists {folder} afterwards")
-    return notes
-
-
-def run_to_delete(path: Path) -> Path:
-    """Return the folder of the run that a path stands for. A folder of runs stands for its only run.
-
-    Raises UserError if the path is anything else, such as a folder of several runs or a checkpoint.
-    """
-    from gptmini.runs import can_delete, find_runs
-
-    folder, *others = find_runs(path)
-    if others:
-        raise UserError(
-            f"{path} contains {len(others) + 1} runs; give the runs to delete, such as {folder}"
-        )
-    if path.is_file() or not can_delete(folder):
-        raise UserError(f"{path} must be the folder of a run to delete it")
-    return folder
-
-
-def size_of(folder: Path) -> str:
-    """Return the size of all files in a folder, in megabytes."""
-    n_bytes = sum(path.lstat().st_size for path in folder.rglob("*"))
-    return f"{n_bytes / 1e6:.1f} MB"
-
-
-def confirmed(question: str) -> bool:
-    """Ask the user a question on the terminal. Return whether the answer is yes."""
-    try:
-        return input(question).strip().lower() in ("y", "yes")
-    except EOFError:
-        print()
-        return False

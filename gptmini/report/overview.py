@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gptmini.key_table import keys_with
-from gptmini.runs import is_training, read_config, read_lines, read_status, read_tag
+from gptmini.runs import is_training, read_config, read_lines, read_status
 from gptmini.runs.metrics import STEP
 
 
@@ -16,7 +16,6 @@ class Overview:
     folder: Path
     state: str  # 'running', 'done', 'ended', 'pruned', 'stopped', 'failed', 'killed' or 'damaged'
     changed: list[str]  # overrides, each KEY=VALUE
-    tag: str = ""  # the user's label
     by: str | None = None  # the cause that ended or stopped the run, or made it fail
     step: int | None = None  # optimizer steps done
     max_steps: int | None = None
@@ -61,7 +60,6 @@ def _overview_of(folder: Path) -> Overview:
         folder=folder,
         state=state,
         by=by,
-        tag=read_tag(folder),
         changed=[
             line
             for line in typed

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from gptmini.report.tables import leaves
-from gptmini.runs import curves_of, read_config, read_lines, read_tag
+from gptmini.runs import curves_of, read_config, read_lines
 from gptmini.runs.metrics import FILE, STEP, picture_path, tags_of
 from gptmini.untrusted import check_plain_folder
 from gptmini.user_error import UserError
@@ -16,7 +16,6 @@ class ReportedRun:
     Attributes:
         folder: the run's folder.
         name: the run's name in the report; give_names sets it.
-        tag: the user's label, which may be empty.
         config: configuration values by dotted key.
         lines: the lines of metrics.jsonl.
         curves: (step, value) points of each scalar, by tag.
@@ -32,7 +31,6 @@ class ReportedRun:
         check_plain_folder(folder)
         self.name = ""
         self.folder = folder
-        self.tag = read_tag(folder)
         config, _ = read_config(folder)
         self.config = dict(leaves(config))
         if not (folder / FILE).is_file():
@@ -58,7 +56,7 @@ class ReportedRun:
 
 
 def give_names(runs: list[ReportedRun]) -> None:
-    """Give each run the shortest unique name: NAME, NAME/TIME or the path of runs/NAME/TIME. Add the run's tag.
+    """Give each run the shortest unique name: NAME, NAME/TIME or the path of runs/NAME/TIME.
 
     Raises UserError if a run is given twice.
     """
@@ -76,4 +74,4 @@ def give_names(runs: list[ReportedRun]) -> None:
 
     names = next(names for names in choices if len(set(names)) == len(runs))
     for run, name in zip(runs, names, strict=True):
-        run.name = f"{name} ({run.tag})" if run.tag else name
+        run.name = name

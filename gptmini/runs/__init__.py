@@ -1,6 +1,5 @@
 """Runs: find them, create and lock their folders, and resume them."""
 
-from gptmini.runs.delete import can_delete, delete_run, runs_started_from
 from gptmini.runs.find import (
     RUNS,
     every_run,
@@ -23,15 +22,12 @@ from gptmini.runs.run_folder import (
     root_of,
 )
 from gptmini.runs.status import RunStatus, read_status, write_status
-from gptmini.runs.tag import read_tag, write_tag
 
 __all__ = [
     "RUNS",
     "Run",
     "RunStatus",
-    "can_delete",
     "curves_of",
-    "delete_run",
     "every_run",
     "find_checkpoint",
     "find_run",
@@ -46,11 +42,8 @@ __all__ = [
     "read_config",
     "read_lines",
     "read_status",
-    "read_tag",
     "relative_to_cwd",
     "root_of",
-    "runs_started_from",
     "similar_run",
     "write_status",
-    "write_tag",
 ]

@@ -26,7 +26,6 @@ SHOWN = r"a\x1b]52;c;aGk=\x07b\x9b31mc\u202ed"
 SAFE_PRINTS = {
     "commands/__init__.py": "gptmini's own help and version",
     "commands/chat.py": "gptmini's own help, and answers, which a terminal gets with escapes",
-    "commands/completion.py": "the names of the commands",
     "commands/evaluate.py": "JSON in ASCII",
     "commands/runs.py": "JSON in ASCII",
     "commands/sample_output.py": "samples, which a terminal gets with escapes",

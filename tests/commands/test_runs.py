@@ -5,7 +5,6 @@ import re
 import shutil
 import sys
 from pathlib import Path
-from unittest import mock
 
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -198,174 +197,27 @@ def test_a_long_name_leaves_room_for_the_other_columns(script, two_runs, monkeyp
     assert row["changed"].startswith("experiment=smo")
 
 
-def test_a_tag_labels_a_run_wherever_runs_are_listed(script, two_runs, tmp_path):
+def test_runs_are_listed_for_programs(script, two_runs):
     done, cut = two_runs
-    tagged = script("runs", "--tag", "runs/done", "the  base\x1b[2Jline")
-    assert tagged.code == 0, tagged.err
-    (row, other) = columns_of(script("runs").out)
-    assert (row["tag"], other["tag"]) == ("the base\\x1b[2Jline", "")
-
-    assert script("runs", "--tag", str(cut), "a < b").code == 0
     listed = json.loads(script("runs", "--json").out)
-    assert [(run["run"], run["tag"]) for run in listed] == [
-        (str(done), "the base\x1b[2Jline"),
-        (str(cut), "a < b"),
-    ]
+    assert [run["run"] for run in listed] == [str(done), str(cut)]
     assert (listed[0]["state"], listed[0]["step"], listed[0]["max_steps"]) == ("done", 4, 4)
     for run, folder in zip(listed, (done, cut), strict=True):
         assert (f"{run['loss']:.4f}", f"{run['bits_per_byte']:.4f}") == best_of(folder)
     assert listed[0]["changed"][-1] == "optimizer.lr=0.02"
     assert listed[1]["by"] == "the time limit"
 
-    shutil.copytree(done, "runs/copy/2026")
-    assert script("report", "--compare", "runs/done", "runs/copy").code == 0
-    assert "<h1>done (the base" in (tmp_path / "compare.html").read_text()
 
-    # A tagged run resumes and keeps its tag. An empty text removes it.
-    assert script("train", f"resume={done}", "trainer.max_steps=5").code == 0
-    assert columns_of(script("runs", str(done)).out)[0]["tag"] == "the base\\x1b[2Jline"
-    for run in (done, cut, "runs/copy/2026"):
-        assert script("runs", "--tag", str(run), "").code == 0
-    assert "tag" not in columns_of(script("runs").out)[0]
-    script("runs", "--tag", "runs/absent", "x").assert_refused("runs/absent")
-
-
-@pytest.fixture
-def answer(monkeypatch):
-    """Return a function that makes stdin a terminal on which the user types an answer. None means Ctrl-D."""
-
-    def type_line(line):
-        def typed(question):
-            print(question)
-            if line is None:
-                raise EOFError
-            return line
-
-        monkeypatch.setattr(sys, "stdin", mock.Mock(isatty=lambda: True))
-        monkeypatch.setattr("builtins.input", typed)
-
-    return type_line
-
-
-def test_runs_are_deleted_after_a_question_and_latest_never_dangles(script, two_runs, answer):
+@pytest.mark.parametrize("option", ["--delete", "--tag"])
+def test_a_run_is_deleted_by_the_system(script, two_runs, option):
     done, cut = two_runs
-    assert Path("runs/latest/config.yaml").samefile(cut / "config.yaml")
-    for reply in ("", "no", None):
-        answer(reply)
-        result = script("runs", "--delete", str(cut))
-        assert (result.code, cut.is_dir()) == (0, True)
-    assert f"{cut}  stopped by the time limit  1 of 4" in result.out
-
-    answer("y")
-    assert script("runs", "--delete", "runs/latest").code == 0
-    assert not cut.parent.exists()
-    assert Path("runs/latest/config.yaml").samefile(done / "config.yaml")
-
-    # A run that was renamed by hand, so that latest dangles, and the last run.
-    other = done.with_name("2026-01-01_00-00-00")
-    shutil.copytree(done, other)
-    done.rename("runs/done/other")
-    assert script("runs", "--delete", str(other), "--yes").code == 0
-    assert Path("runs/latest/config.yaml").samefile("runs/done/other/config.yaml")
-    assert script("runs", "--delete", "runs/done", "--yes").code == 0
-    assert list(Path("runs").glob("*/*")) == []
-    assert not Path("runs/latest").exists()
-
-
-@pytest.mark.parametrize("error", [PermissionError("not permitted"), KeyboardInterrupt()])
-def test_an_incomplete_deletion_leaves_neither_a_run_nor_a_dangling_latest(
-    script, two_runs, monkeypatch, error
-):
-    done, cut = two_runs
-    shutil.copytree(done, "runs/copy/2020")
-    rmtree = shutil.rmtree
-    left = []
-
-    def remove(folder):
-        if ".2020." in folder.name:
-            rmtree(folder)
-        else:
-            left.append(folder)
-            raise error
-
-    monkeypatch.setattr(shutil, "rmtree", remove)
-    result = script("runs", "--delete", "runs/copy", str(cut), str(done), "--yes")
-    assert result.code == 2
-    assert result.out.splitlines()[-1] == "deleted runs/copy/2020"
-    result.assert_refused(str(cut), str(left[0].relative_to(Path.cwd())))
-
-    # The checkpoints still exist, but no command lists the run. The third run is unchanged.
-    assert (left[0] / "checkpoints" / "last.ckpt").is_file()
+    script("runs", option, str(cut)).assert_refused(option)
+    shutil.rmtree(cut)
     assert [line.split()[0] for line in script("runs").out.splitlines()[1:]] == [str(done)]
-    assert Path("runs/latest/config.yaml").samefile(done / "config.yaml")
-
-
-def test_a_run_is_deleted_from_inside_its_folder(script, two_runs, tmp_path, monkeypatch):
-    done, cut = two_runs
-    monkeypatch.chdir(cut)
-    result = script("runs", "--delete", ".", "--yes")
-    assert (result.code, result.err) == (0, "")
-    assert result.out.endswith(f"latest is now {tmp_path / done}\n")
-
-    monkeypatch.chdir(tmp_path)
-    assert not cut.parent.exists()
-    assert Path("runs/latest/config.yaml").samefile(done / "config.yaml")
-
-
-def test_a_folder_with_a_config_of_another_program_is_never_deleted(script, two_runs):
-    done, _ = two_runs
-    of_others = 'version: "3"\nservices: {}\n'  # as of Docker Compose
-    copied = (done / "config.yaml").read_text()  # a run's configuration, kept beside a text
-    for name, config in (("compose", of_others), ("thesis", copied)):
-        Path(name, "src").mkdir(parents=True)
-        Path(name, "config.yaml").write_text(config)
-        Path(name, "src", "thesis.txt").write_text("four years")
-        script("runs", "--delete", name, "--yes").assert_refused(name)
-        assert Path(name, "src", "thesis.txt").read_text() == "four years"
-
-
-def test_only_runs_that_nobody_trains_are_deleted(script, two_runs, monkeypatch):
-    done, cut = two_runs
-    script("runs", "--delete", str(done)).assert_refused("--yes")  # stdin is not a terminal
-    with locked(cut):
-        process = (cut / ".lock").read_text()
-        refused = script("runs", "--delete", str(done), str(cut), "--yes")
-        refused.assert_refused(f"process {process} ", str(cut))
-
-        # Its temporary files come and go. A file that was listed may not exist any more.
-        with monkeypatch.context() as patch:
-            patch.setattr(Path, "rglob", lambda folder, _: [folder / ".last.ckpt.tmp"])
-            refused = script("runs", "--delete", str(cut), "--yes")
-            refused.assert_refused(f"process {process} ", str(cut))
-
-    shutil.copytree(done, done.with_name("2099-01-01_00-00-00"))
-    script("runs", "--delete", "runs/done", "--yes").assert_refused("runs/done contains 2 runs")
-    script("runs", "--delete", "runs", "--yes").assert_refused("runs is the folder of all runs")
-    checkpoint = done / "checkpoints" / "last.ckpt"
-    script("runs", "--delete", str(checkpoint), "--yes").assert_refused(str(checkpoint))
-    # A folder of another program may contain a config.yaml, too.
-    Path("project").mkdir()
-    Path("project/config.yaml").write_text("seed: 1\n")
-    script("runs", "--delete", "project", "--yes").assert_refused("project")
-    script("runs", "--delete", str(done), "--wide").assert_refused("--wide")
-    script("runs", "--yes").assert_refused("--yes")
-    assert all(path.exists() for path in (done, cut, checkpoint, Path("project/config.yaml")))
-
-
-def test_the_runs_that_started_from_a_run_are_named_before_it_is_deleted(script, two_runs, short):
-    done, _ = two_runs
-    assert script("train", *short, f"init_from={done}", "folder=runs/tuned").code == 0
-    result = script("runs", "--delete", str(done), "--yes")
-    assert re.search(rf"runs/tuned .*{done}", result.out), result
-    assert script("train", "resume=runs/tuned", "trainer.max_steps=5").code == 0
-
-    # The runs may be in another folder.
-    assert script("train", *short, "runs_dir=mine", "name=a").code == 0
-    (first,) = Path("mine/a").iterdir()
-    assert script("train", *short, "runs_dir=mine", "name=b", f"init_from={first}").code == 0
-    (second,) = Path("mine/b").iterdir()
-    result = script("runs", "--delete", str(first), "--yes")
-    assert f"{second} started from the weights of {first}" in result.out
+    refused = script("sample", "runs/latest")
+    refused.assert_refused("runs/latest")
+    assert script("train", f"resume={done}", "trainer.max_steps=5").code == 0
+    assert script("sample", "runs/latest", "--max-new-tokens", "1").code == 0
 
 
 def test_a_damaged_run_is_told_and_the_others_are_listed(script, two_runs):
