@@ -1,187 +1,134 @@
-"""Print the text of --help: the keys of a configuration, and the comments on these keys from the YAML files."""
+"""Print the text of --help: groups, options and keys, as the commented YAML files in configs/ define them."""
 
-import json
 import string
-import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gptmini.configuration.comments import comments_of, first_line_of
+import yaml
+
 from gptmini.configuration.keys import files_of_group, known_keys, option_files, unknown_key
+from gptmini.configuration.overrides import key_of
 from gptmini.files import CONFIGS
 from gptmini.job.printing import print_lines
 from gptmini.key_table import keys_with
-from gptmini.untrusted import read_yaml
+from gptmini.untrusted import LOADER, read_yaml
 from gptmini.user_error import UserError
 
 if TYPE_CHECKING:
     from gptmini.configuration.compose import Composed
     from gptmini.configuration.overrides import Typed
 
-WIDTH = 100  # columns of the help text
-# Number of columns for KEY=VALUE. Nearly all keys of gptmini fit into them. The comment on a longer key starts on the
-# next line.
-KEY_WIDTH = 42
-
 
 def show_help(command: str, composed: "Composed", keys: Sequence[str] = ()) -> None:
-    """Print the help of a command: its groups, its keys, the current value of each key, and the comment on each key.
+    """Print the help of a command, or the help of some keys and groups.
 
     Args:
-        command: name of the root configuration. Its key hydra.help.template has the text around the groups and the
-            keys.
-        composed: the configuration, which determines the groups and keys.
-        keys: print only these keys or groups. If this sequence is empty, print all keys. A group is printed with the
-            first line of the file of each option. If the configuration does not have a key, the key is printed for each
-            option that has it.
+        command: name of the root configuration. Its key hydra.help.template has the text around groups and root keys.
+        composed: the configuration, which determines the options and the keys.
+        keys: keys or groups. If there are none, take the groups whose option the user chose. For a group, print its
+            options and the files of the chosen option. For a key, print its lines in the files of the chosen option,
+            or of all other options if the chosen option does not have the key.
 
     Raises UserError if a key does not exist.
     """
-    tree = composed.tree
     typed = composed.typed
     groups = [group for group in [*typed.choices][::-1] if (CONFIGS / group).is_dir()]
+    roots = [name for name in composed.tree if name not in groups]
     if command == "prepare":
-        # gptmini prepare accepts all keys of gptmini train, but uses only the keys in wanted_here.
-        wanted_here = keys_with("for_prepare")
-        tree = {name: value for name, value in tree.items() if name in wanted_here}
-        groups = [group for group in groups if group in wanted_here]
+        # gptmini prepare accepts all keys of gptmini train, but uses only these keys.
+        groups = [group for group in groups if group in keys_with("for_prepare")]
+        roots = [name for name in roots if name in keys_with("for_prepare")]
+    keys = keys or [name for name in map(key_of, typed.overrides) if name in groups]
+    files = [CONFIGS / f"{name}.yaml" for name in dict.fromkeys(("train", command))]
+    if command == "sweep":
+        files = files[1:]
 
-    meanings = _meanings(command, groups, typed)
-    lines = list(_described(tree, groups, typed, meanings))
     if not keys:
-        template = string.Template(
-            read_yaml(CONFIGS / f"{command}.yaml", trusted=True)["hydra"]["help"]["template"]
+        template = read_yaml(files[-1], trusted=True)["hydra"]["help"]["template"]
+        text = string.Template(template).substitute(
+            APP_CONFIG_GROUPS="\n".join(_options(groups, typed)),
+            CONFIG="\n".join(line for name in roots for line in _lines_of(files, name)),
         )
-        options = "\n".join(_options(groups, typed.config_dir))
-        text = template.substitute(APP_CONFIG_GROUPS=options, CONFIG="\n".join(lines))
         print_lines(*text.rstrip().splitlines())
-        return
 
     for wanted in keys:
-        chosen = list(_section(tree, "", meanings, wanted=wanted))
+        group, _, key = wanted.partition(".")
         if wanted in groups:
-            chosen = [*_purposes(wanted, typed.config_dir), *chosen]
-        chosen = chosen or list(_in_other_options(wanted, groups))
-        if not chosen:
+            lines = list(_group(group, typed))
+        elif group in groups:
+            lines = list(_key_of_group(group, key, typed))
+        else:
+            lines = list(_lines_of(files, wanted))
+        if not lines:
             raise UserError(unknown_key(wanted))
-        print_lines(*chosen)
+        print_lines(*lines)
 
 
-def _options(groups: Sequence[str], config_dir: str | None) -> Iterator[str]:
-    """Yield lines with the options of each group, including the options in the user's own folder."""
-    width = max(len(group) for group in groups)
+def _options(groups: Sequence[str], typed: "Typed") -> Iterator[str]:
+    """Yield a line with the options of each group, including the options in the user's own folder."""
+    width = max(map(len, groups))
     for group in groups:
-        names = {file.stem for file in files_of_group(group, config_dir)}
-        yield from _wrapped(", ".join(sorted(names)), f"  {group:{width}}  ")
+        names = sorted(file.stem for file in files_of_group(group, typed.config_dir))
+        yield f"  {group:{width}}  {', '.join(names)}"
 
 
-def _purposes(group: str, config_dir: str | None) -> Iterator[str]:
-    """Yield a line for each option of a group: the option, and the first line of its file."""
-    files = {file.stem: file for file in files_of_group(group, config_dir)}
-    for name in sorted(files):
-        yield from _entry(f"{group}={name}", first_line_of(files[name]))
+def _group(group: str, typed: "Typed") -> Iterator[str]:
+    """Yield a line for each option of a group, then the files of the chosen option."""
+    files = sorted(files_of_group(group, typed.config_dir), key=lambda file: file.stem)
+    width = max(len(file.stem) for file in files)
+    for file in files:
+        yield f"{group}={file.stem:{width}}  {_purpose(file)}"
+    for file in option_files(group, typed.choices[group], typed.config_dir):
+        yield from ("", f"# {group}={file.stem}", *file.read_text(encoding="utf-8").splitlines())
 
 
-def _in_other_options(wanted: str, groups: Sequence[str]) -> Iterator[str]:
-    """Yield lines with a key that the chosen option of its group does not have. Show the key for each other option."""
-    group = wanted.partition(".")[0]
-    for option in known_keys().get(wanted, ()) if group in groups else ():
-        yield f"{group}={option}:"
-        tree: dict = {}
-        comments: dict[str, str] = {}
-        for file in option_files(group, option, None):
-            tree |= read_yaml(file, trusted=True)
-            comments |= comments_of(file)[1]
-        meanings = {f"{group}.{key}": comment for key, comment in comments.items()}
-        yield from _section({group: tree}, "", meanings, wanted=wanted)
+def _purpose(file: Path) -> str:
+    """Return the first line of the comment at the top of a configuration file."""
+    lines = file.read_text(encoding="utf-8").splitlines()
+    first = next((line for line in lines if not line.startswith("# @")), "")
+    return first.removeprefix("# ") if first.startswith("#") else ""
 
 
-def _meanings(command: str, groups: Sequence[str], typed: "Typed") -> dict[str, str]:
-    """Return the comments on keys by dotted name, and the comment on the chosen option of each group by group.
-
-    If an option extends another option, the comments in the extending option take precedence. Comments in an experiment
-    are left out, because they explain the values of the experiment, not the keys.
-    """
-    meanings = {}
-    for name in ("train", command) if command == "prepare" else (command,):
-        meanings |= comments_of(CONFIGS / f"{name}.yaml")[1]
-    for group in groups:
-        option = typed.choices[group]
+def _key_of_group(group: str, key: str, typed: "Typed") -> Iterator[str]:
+    """Yield the lines of a key in the files of the chosen option, or else of each other option that has the key."""
+    chosen = typed.choices[group]
+    for option in (chosen, *known_keys().get(f"{group}.{key}", ())):
+        found = False
         for file in option_files(group, option, typed.config_dir):
-            purpose, comments = comments_of(file)
-            meanings[group] = purpose
-            if group != "experiment":
-                meanings |= {f"{group}.{key}": comment for key, comment in comments.items()}
-    return meanings
+            lines = list(_lines_of([file], key))
+            if lines:
+                found = True
+                yield from (f"# {group}={file.stem}", *lines)
+        if found and option == chosen:
+            return
 
 
-def _described(
-    tree: dict, groups: Sequence[str], typed: "Typed", meanings: dict[str, str]
-) -> Iterator[str]:
-    """Yield lines with all keys of a configuration: the root keys, followed by the keys of each group."""
-    roots = {name: value for name, value in tree.items() if name not in groups}
-    yield from _section(roots, "", meanings)
-
-    for group in groups:
-        option = typed.choices[group]
-        if option is None:
-            continue
-        yield ""
-        yield from _wrapped(meanings.get(group, ""), f"{group}={option}: ", indent=4)
-        branch = tree.get(group)
-        if isinstance(branch, dict):
-            yield from _section(branch, f"{group}.", meanings)
-
-
-def _section(
-    tree: dict, prefix: str, meanings: dict[str, str], *, wanted: str = ""
-) -> Iterator[str]:
-    """Yield lines with the keys of a nested mapping. Leave out the keys that users cannot set.
-
-    The argument wanted selects one key and the keys below this key. If wanted is empty, yield all keys.
-    """
-    for name, value in tree.items():
-        key = f"{prefix}{name}"
-        if str(name).endswith("_"):
-            continue
-        if isinstance(value, dict) and value:
-            yield from _section(value, f"{key}.", meanings, wanted=wanted)
-            continue
-        if wanted and key != wanted and not key.startswith(f"{wanted}."):
+def _lines_of(files: Iterable[Path], key: str) -> Iterator[str]:
+    """Yield the lines of a key in YAML files: the comment above the key, the key, and the lines below the key."""
+    for file in files:
+        text = file.read_text(encoding="utf-8")
+        lines = text.splitlines()
+        entry = _entry(yaml.compose(text, Loader=LOADER), key)
+        if entry is None:
             continue
 
-        yield from _entry(f"{key}={_as_typed(value)}", meanings.get(key, ""))
+        key_node, value_node = entry
+        first = key_node.start_mark.line
+        while first > 0 and lines[first - 1].lstrip().startswith("#"):
+            first -= 1
+        # The next line with the same indentation, or with less, is no longer a part of this key.
+        last = max(key_node.start_mark.line, value_node.end_mark.line - 1)
+        indent = key_node.start_mark.column
+        while last + 1 < len(lines) and lines[last + 1].startswith(" " * (indent + 1)):
+            last += 1
+        yield from (line[indent:] for line in lines[first : last + 1])
 
 
-def _entry(override: str, meaning: str) -> Iterator[str]:
-    """Yield lines with an override and its meaning."""
-    shown = f"  {override}"
-    if len(shown) > KEY_WIDTH and meaning:
-        yield shown
-        shown = ""
-    yield from _wrapped(meaning, f"{shown:{KEY_WIDTH}}  ")
-
-
-def _as_typed(value: object) -> str:
-    """Return a value as it is written on the command line."""
-    if isinstance(value, str) and value:
-        return value
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=str)
-
-
-def _wrapped(text: str, first: str, *, indent: int | None = None) -> list[str]:
-    """Wrap text to WIDTH columns. `first` starts the first line.
-
-    Later lines are indented by `indent` columns. If `indent` is None, later lines are aligned with the text after
-    `first`.
-    """
-    if not text:
-        return [first.rstrip(": ")]
-    return textwrap.wrap(
-        text,
-        width=WIDTH,
-        initial_indent=first,
-        subsequent_indent=" " * (len(first) if indent is None else indent),
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
+def _entry(node: yaml.Node | None, key: str) -> tuple[yaml.Node, yaml.Node] | None:
+    """Return the nodes of a dotted key and of its value, or None if the mapping does not have the key."""
+    first, _, rest = key.partition(".")
+    for key_node, value_node in node.value if isinstance(node, yaml.MappingNode) else ():
+        if key_node.value == first:
+            return _entry(value_node, rest) if rest else (key_node, value_node)
+    return None

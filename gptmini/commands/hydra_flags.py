@@ -180,9 +180,7 @@ def _check_flags(flags: argparse.Namespace, has_dry_run: bool) -> None:
             "--experimental-rerun would load pickled code; to resume a run, use resume="
         )
     if flags.shell_completion:
-        raise UserError(
-            "unsupported option --shell-completion; gptmini train --help lists all keys"
-        )
+        raise UserError("unsupported option --shell-completion; see gptmini train --help")
     if flags.config_path is not None or flags.config_name is not None:
         raise UserError(
             "--config-path and --config-name would replace gptmini's configuration files; add your own files with "

@@ -1,4 +1,4 @@
-"""Tokenise text into a folder: gptmini prepare [TEXT ...] [KEY=VALUE ...]. --help lists all keys."""
+"""Tokenise text into a folder: gptmini prepare [TEXT ...] [KEY=VALUE ...]. --help lists groups and keys."""
 
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""Train a GPT: gptmini train [TEXT ...] [KEY=VALUE ...]. The option --help lists all groups and keys."""
+"""Train a GPT: gptmini train [TEXT ...] [KEY=VALUE ...]. The option --help lists groups and keys."""
 
 import sys
 import time

@@ -136,7 +136,11 @@ def unknown_key(key: str) -> str:
 
     close = nearest_key(key)
     if not close:
-        return f"unknown key {key}; --help lists all keys"
+        return (
+            f"unknown key {key}; see --help {group}"
+            if group in groups()
+            else f"unknown key {key}; see --help"
+        )
     return f"unknown key {key}; did you mean {close}?"
 
 
