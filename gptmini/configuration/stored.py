@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     from gptmini.training.settings import RootSettings
 
 
+# Keys of stored configurations that gptmini no longer has. A resumed run continues without them.
+RETIRED = ("callbacks.pictures.embedding_tokens",)
+
+
 def resolve_configuration(composed: Composed) -> tuple[dict[str, Any], Typed]:
     """Return the configuration of a new or resumed run as plain values, and all its overrides so far.
 
@@ -102,6 +106,12 @@ def _stored_configuration(
         raise UserError(
             f"cannot resume {folder}, because it is an imported model; start a run with init_from={folder}"
         )
+    for key in RETIRED:
+        *above, name = key.split(".")
+        part: Any = tree
+        for group in above:
+            part = part.get(group) or {}
+        part.pop(name, None)
     for group in PART_GROUPS:
         # A part from the command line replaces the stored part of the same name, so that the file adds nothing to it.
         for name in list(tree.get(group) or {}):

@@ -94,26 +94,22 @@ def exponential(value: float) -> float:
 
 
 @torch.no_grad()
-def token_losses(model: GPT, tokens: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the loss of each target, and the most probable id at each target's position.
+def token_losses(model: GPT, tokens: Tensor, targets: Tensor) -> Tensor:
+    """Return the loss of each target in nats, (B, T).
 
     Args:
         model: a GPT in eval mode.
         tokens: int64 (B, T), on the model's device.
         targets: int64 (B, T), tokens shifted by one. NOT_SCORED targets have a loss of 0.
-
-    Returns losses in nats, (B, T), and ids, int64 (B, T).
     """
     hidden = model.hidden(tokens)  # (B, T, C)
 
     # Work in pieces, because all logits of a large vocabulary together would take gigabytes.
     losses = []
-    likeliest = []
     for rows, row_targets in split_rows(model, hidden, targets):  # (1, n, C), (n,)
         logits = model.unembed(rows)  # (1, n, V)
         losses.append(next_token_loss(logits, row_targets, reduction="none"))  # (n,)
-        likeliest.append(logits.argmax(dim=-1).squeeze(0))  # (n,)
-    return torch.cat(losses).view_as(targets), torch.cat(likeliest).view_as(targets)  # (B, T) each
+    return torch.cat(losses).view_as(targets)  # (B, T)
 
 
 def evaluate(
@@ -166,7 +162,7 @@ def score(
 def _score_batch(model: GPT, tally: Tally, tokens: Tensor, targets: Tensor) -> Tensor:
     """Add a batch to a tally. Return the losses of the batch, (B, T)."""
     device = model.embedding.weight.device
-    losses, _ = token_losses(model, tokens.to(device), targets.to(device))  # (B, T)
+    losses = token_losses(model, tokens.to(device), targets.to(device))  # (B, T)
     tally.add(losses, n_tokens=int((targets != NOT_SCORED).sum()))
     return losses
 

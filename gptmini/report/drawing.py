@@ -40,12 +40,6 @@ SETTINGS = {
     "svg.fonttype": "none",  # store letters as text, drawn with the viewer's fonts
 }
 
-LOSS_CHART = (7, 3.4)  # inches, for the two charts of token losses
-# left, bottom, width and height of the axes, as fractions of the chart
-LOSS_BOX = (0.075, 0.14, 0.91, 0.77)
-SMOOTHED = 15  # number of positions that the bold line of losses by position averages
-BINS = 60  # number of bins of the histogram
-LEAST_RANGE = 0.01  # minimum range of the histogram, nats
 
 CURVES = (5.4, 3.0)  # inches, for a chart of curves without its legend
 STYLES = ("-", "--", ":", "-.")  # line styles of the tags if a chart has several runs
@@ -133,58 +127,6 @@ def attention_maps(
     figure.colorbar(places[0].images[0], cax=scale, ticks=(0, 0.05, 0.2, 0.5, 1))
     heading = f"{title}: attention from each row's token to each column's token"
     figure.suptitle(heading, fontsize=9, wrap=True)
-    return figure
-
-
-@rc_context(SETTINGS)
-def loss_by_position(losses: np.ndarray, positions: np.ndarray, title: str) -> Figure:
-    """Draw the mean loss at each position in the context, and a smoothed line.
-
-    Args:
-        losses: losses of n tokens in nats, (n,).
-        positions: positions of these tokens in their windows, counted from 0, (n,).
-    """
-    counts = np.bincount(positions)  # (T,)
-    sums = np.bincount(positions, weights=losses)  # (T,)
-    # If only answers count for the loss, some positions may have no token.
-    found = np.flatnonzero(counts)  # (n_positions,)
-    mean = sums[found] / counts[found]  # (n_positions,)
-
-    # Each point of the smoothed line is the mean over all tokens at neighbouring positions.
-    window = np.ones(min(SMOOTHED, len(counts)))
-    tokens_near = np.convolve(counts, window, mode="same")  # (T,)
-    sums_near = np.convolve(sums, window, mode="same")  # (T,)
-    smooth = sums_near[found] / tokens_near[found]  # (n_positions,)
-
-    figure = Figure(figsize=LOSS_CHART)
-    axes = figure.add_axes(LOSS_BOX)
-    axes.set(title=title, xlabel="position in the context, tokens", ylabel="loss, nats")
-    places = found + 1
-    axes.plot(places, mean, color=FAINT, linewidth=1, label="mean")
-    axes.plot(places, smooth, color="C0", linewidth=2, label=f"mean of {len(window)} positions")
-    axes.legend()
-    return figure
-
-
-@rc_context(SETTINGS)
-def loss_histogram(losses: np.ndarray, title: str) -> Figure:
-    """Draw the histogram of token losses, with their mean and median.
-
-    Args:
-        losses: losses of n tokens in nats, (n,).
-    """
-    # The losses may be nearly equal, but the bins need a range.
-    low = float(losses.min())
-    width = max(float(losses.max()) - low, LEAST_RANGE)
-    counts, edges = np.histogram(losses.astype(np.float64), bins=BINS, range=(low, low + width))
-
-    figure = Figure(figsize=LOSS_CHART)
-    axes = figure.add_axes(LOSS_BOX)
-    axes.set(title=title, xlabel="loss of a token, nats", ylabel="share of tokens, %")
-    axes.stairs(100 * counts / len(losses), edges, fill=True, alpha=0.75)
-    for name, value, style in (("median", np.median(losses), ":"), ("mean", losses.mean(), "-")):
-        axes.axvline(value, color="black", linestyle=style, label=f"{name} {value:.2f}")
-    axes.legend()
     return figure
 
 

@@ -74,12 +74,11 @@ def sections_of_one_run(run: ReportedRun) -> Iterator[tuple[str, str]]:
     # The page shows the samples and tables of the latest validation. The
     # samples and tables of earlier validations open on a click.
     yield "Samples", newest_first(samples(run, MOST_VERSIONS))
-    yield "Most mispredicted tokens", newest_first(tables(run, "zoom/mispredicted", MOST_VERSIONS))
     for tag, pictures in run.pictures.items():
         # The first and the last image show what training changed; all images would make the page large.
         shown = [pictures[0], pictures[-1]] if len(pictures) > 1 else pictures
         images = [(step, image("png", path.read_bytes())) for step, path in shown]
-        # zoom/loss_by_position is named "Loss by position".
+        # zoom/attention is named "Attention".
         name = tag.partition("/")[2].replace("_", " ").capitalize()
         yield name, newest_first(images)
 

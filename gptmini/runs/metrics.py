@@ -2,7 +2,7 @@
 
     {"step": 20, "time": 1795478858.222, "train/loss": 4.25, "weights/grad_norm": 1.5}
     {"step": 200, "time": 1795478901.7, "samples": ["a text that the model wrote", "another one"]}
-    {"step": 200, "time": 1795478902.1, "zoom/mispredicted": [["token", "times"], ["the", "12"]]}
+    {"step": 0, "time": 1795478851.1, "setup/config": [["key", "value"], ["seed", "1"]]}
     {"step": 200, "time": 1795478902.3, "zoom/attention": {"picture": "zoom_attention-200.png"}}
 
 The entry "step" counts optimizer steps. The entry "time" is the number of seconds since 1970. The names of all other

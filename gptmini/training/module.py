@@ -273,25 +273,18 @@ class GPTModule(L.LightningModule):
         """Reset the sums at the start of a validation."""
         self._tally = Tally()
 
-    def validation_step(
-        self, batch: tuple[Tensor, Tensor], batch_idx: int
-    ) -> tuple[Tensor, Tensor]:
-        """Add the losses of one batch of validation windows to the sums.
-
-        Returns the loss of each target in nats, and the id of the likeliest token at each position, (B, T) each.
-        Callbacks use these values.
-        """
+    def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
+        """Add the losses of one batch of validation windows to the sums."""
         tokens, targets = batch
         with distributed.eagerly(self.model):
             if not targets.numel():
                 # Other devices have one more batch than this device. Under FSDP2, all devices must compute a batch
                 # together, so this device runs the model on a batch without targets.
                 self.model.hidden(tokens)
-                return targets.float(), targets
-            losses, likeliest = token_losses(self.model, tokens, targets)
+                return
+            losses = token_losses(self.model, tokens, targets)
 
         self._tally.add(losses, (targets != NOT_COUNTED).sum())
-        return losses, likeliest
 
     def on_validation_epoch_end(self) -> None:
         """Compute an Evaluation from the sums of all ranks, and log the results for callbacks that monitor a metric."""

@@ -12,7 +12,6 @@ from itertools import product
 from pathlib import Path
 
 import pytest
-import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.custom_scalar.layout_pb2 import Layout
 from tensorboard.plugins.hparams import metadata
@@ -73,7 +72,6 @@ def folder(script, watched, once):
         "model.smear=1",
         "callbacks.scalars.peak_tflops=0.1",
         "callbacks.samples.prompts=['',Line]",
-        "callbacks.pictures.embedding_tokens=70",
     )
     assert once("watched", lambda: script("train", *watched, *overrides)).result.code == 0
     return newest()
@@ -101,8 +99,7 @@ def test_a_run_writes_every_documented_tag_and_no_other(folder):
         assert set(steps) <= {1, 2, 3, 4}
     for tag in tags["images"]:
         assert [event.step for event in read.Images(tag)] == [2, 4]
-    for tag in ("samples", "zoom/mispredicted"):
-        assert [event.step for event in read.Tensors(f"{tag}/text_summary")] == [2, 4]
+    assert [event.step for event in read.Tensors("samples/text_summary")] == [2, 4]
     samples = read.Tensors("samples/text_summary")[-1].tensor_proto.string_val[0].decode()
     assert samples.split("\n\n---\n\n")[1].startswith("    Line")
 
@@ -155,17 +152,6 @@ def test_hparams_compares_by_what_was_measured_and_changed_also_by_a_resume(scri
     assert "resume=" not in overrides
     tables = read_events(folder).Tensors("setup/config/text_summary")
     assert [event.step for event in tables] == [0, 4]  # logged again, because it has changed
-
-
-def test_the_projector_is_given_the_trained_embedding(folder):
-    (rows,) = folder.glob("plugins/*/embedding.tsv")
-    matrix = torch.tensor(
-        [list(map(float, line.split("\t"))) for line in rows.read_text().splitlines()]
-    )
-    last = torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)["state_dict"]
-    torch.testing.assert_close(matrix, last["model.embedding.weight"][:70], rtol=1e-3, atol=1e-3)
-    labels = rows.with_name("tokens.tsv").read_text().split("\n")[:-1]
-    assert (len(labels), labels[ord("A")], labels[ord(" ")]) == (70, "A", "␣")
 
 
 @pytest.fixture
@@ -280,12 +266,8 @@ def test_a_browser_shows_curves_layout_samples_maps_runs_and_embedding(page, tmp
     driver = page("images")
     loaded = "return found.filter(node => node.naturalWidth >= 300).length;"
     wait_for(lambda: "zoom/attention" in text_of(driver))
-    wait_for(lambda: driver.execute_script(DEEP + loaded, "img") >= 6)  # three of each run
+    wait_for(lambda: driver.execute_script(DEEP + loaded, "img") >= 2)  # one of each run
 
     driver = page("hparams")
     wait_for(lambda: len(set(re.findall(r"watched/[\d_-]+", text_of(driver)))) == 2)
     wait_for(lambda: {"optimizer.lr", *COMPARED, *losses} <= set(text_of(driver).split()))
-
-    driver = page("projector")
-    wait_for(lambda: "Points: 257" in " ".join(text_of(driver).split()))
-    wait_for(lambda: drawn(driver, "canvas") >= 1)

@@ -63,11 +63,11 @@ def test_a_line_is_there_as_soon_as_it_is_logged(logger, tmp_path):
 
     logger.log_metrics({"left out": 1.0})  # it has no step
     logger.log_samples(["a\nb", "中\u2028"], 2)
-    logger.log_table("zoom/mispredicted", [["token", "times"], ["|", "3"]], 2)
+    logger.log_table("zoom/table", [["token", "times"], ["|", "3"]], 2)
     logger.log_image("zoom/a b", PNG, 2)
     assert written(tmp_path)[1:] == [
         {"step": 2, "samples": ["a\nb", "中\u2028"]},
-        {"step": 2, "zoom/mispredicted": [["token", "times"], ["|", "3"]]},
+        {"step": 2, "zoom/table": [["token", "times"], ["|", "3"]]},
         {"step": 2, "zoom/a b": {"picture": "zoom_a_b-2.png"}},
     ]
     assert (tmp_path / "pictures" / "zoom_a_b-2.png").read_bytes() == PNG

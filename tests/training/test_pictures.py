@@ -13,15 +13,13 @@ from gptmini.model import GPTConfig, new_gpt
 from gptmini.report import drawing
 from gptmini.report.tables import comparison, config_table, data_card, leaves, model_table
 from gptmini.tokenizer import byte
-from gptmini.training import MetricsLogger
-from gptmini.training.callbacks.pictures import Pictures, write_embedding
-from gptmini.training.callbacks.token_losses import TokenLosses, mispredicted
+from gptmini.training.callbacks.pictures import Pictures
 from gptmini.user_error import UserError
 from sizes import GPT2
 from toys import Documents
 from training.watchers import Seen
 
-PICTURES = {"layers": [0, -1], "heads": None, "text": None, "max_tokens": 5, "embedding_tokens": 7}
+PICTURES = {"layers": [0, -1], "heads": None, "text": None, "max_tokens": 5}
 # The tables and maps below show these sizes.
 CONFIG = GPT2 | {"vocab_size": 257, "d_model": 12, "n_heads": 3}
 
@@ -65,48 +63,6 @@ def test_nothing_is_drawn_where_no_logger_takes_images(train, monkeypatch):
     assert drawn == []
 
 
-def test_nothing_is_drawn_if_no_token_of_this_process_counts(train, tmp_path, monkeypatch):
-    """As with data.loss_on=answers on several devices."""
-    none = TokenLosses(*np.zeros((4, 0), dtype=int))
-    monkeypatch.setattr("gptmini.training.callbacks.pictures.joined", lambda batches: none)
-    train(max_steps=1, callbacks=[pictures()], loggers=[MetricsLogger(tmp_path)])
-    assert not (tmp_path / "pictures").exists()
-
-
-def test_loss_by_position_is_the_mean_of_each_place():
-    positions = np.array([0, 1, 2, 0, 1, 2, 0])
-    losses = np.array([1.0, 2.0, 4.0, 3.0, 2.0, 0.0, 2.0])
-    mean, smooth = drawing.loss_by_position(losses, positions, "loss").axes[0].lines
-    assert mean.get_xdata().tolist() == [1, 2, 3]
-    assert mean.get_ydata().tolist() == [2.0, 2.0, 2.0]
-
-    mean, smooth = drawing.loss_by_position(np.arange(40.0), np.arange(40), "loss").axes[0].lines
-    assert smooth.get_ydata()[20] == pytest.approx(20)  # the mean of 13 to 27
-    assert smooth.get_ydata()[0] == pytest.approx(3.5)  # the mean of the first eight
-
-
-def test_positions_without_a_token_are_left_out(recwarn):
-    """As if the loss counted only answers."""
-    positions = np.array([2, 2, 40, 60])
-    losses = np.array([1.0, 2.0, 5.0, 0.5])
-    mean, smooth = drawing.loss_by_position(losses, positions, "loss").axes[0].lines
-    assert mean.get_xdata().tolist() == smooth.get_xdata().tolist() == [3, 41, 61]
-    assert mean.get_ydata().tolist() == [1.5, 5.0, 0.5]
-    assert smooth.get_ydata().tolist() == pytest.approx([1.5, 5.0, 0.5])
-    assert not recwarn.list
-
-
-@pytest.mark.parametrize("spread", [4.0, 1e-7, 0.0])
-def test_the_histogram_counts_every_token_even_where_all_losses_are_one_number(spread):
-    losses = np.array([0.5] * 30 + [0.5 + spread] * 10, dtype=np.float32)
-    axes = drawing.loss_histogram(losses, "loss").axes[0]
-    heights = axes.patches[0].get_data().values
-    assert heights[0] == pytest.approx(75 if spread == 4 else 100)
-    assert sum(heights) == pytest.approx(100)
-    legend = [text.get_text() for text in axes.get_legend().get_texts()]
-    assert legend == ["median 0.50", f"mean {0.5 + spread / 4:.2f}"]
-
-
 def test_a_chart_shows_every_point_and_turns_to_a_logarithm_where_one_value_dwarfs_the_others():
     plain = drawing.curves({("", ""): [(1, 3.0), (5, 2.0)]}, "loss").axes[0]
     assert plain.lines[0].get_xydata().tolist() == [[1, 3.0], [5, 2.0]]
@@ -123,42 +79,6 @@ def test_a_chart_shows_every_point_and_turns_to_a_logarithm_where_one_value_dwar
     assert figure.axes[0].get_yscale() == "log"
     assert [text.get_text() for text in figure.legends[0].get_texts()] == [" a train", " b train"]
     assert b"<svg" in drawing.svg(figure)
-
-
-def test_mispredicted_tokens_are_those_that_cost_most_in_all():
-    found = TokenLosses(
-        losses=np.array([1.0, 2.0, 3.0, 0.5, 0.5, 5.0]),
-        positions=np.arange(6),
-        targets=np.array([7, 7, 7, 8, 8, 9]),
-        likeliest=np.array([7, 9, 9, 8, 8, 7]),
-    )
-    heading, *rows = mispredicted(found, lambda token: {7: "\n", 8: "the", 9: "|x"}[token])
-
-    assert heading == [
-        "token",
-        "times",
-        "right",
-        "mean loss, nats",
-        "share of all loss",
-        "likeliest when wrong",
-    ]
-    assert rows == [
-        ["⏎", "3", "33%", "2.00", "50.0%", "|x"],
-        ["|x", "1", "0%", "5.00", "41.7%", "⏎"],
-        ["the", "2", "100%", "0.50", "8.3%", ""],
-    ]
-
-
-def test_the_embedding_is_written_row_for_row_with_a_label_each(tmp_path):
-    torch.manual_seed(0)
-    matrix = torch.randn(4, 3)
-    write_embedding(matrix, ["a", "\n", "\x0b", "b\tc"], tmp_path)
-    (folder,) = (tmp_path / "plugins").iterdir()
-
-    lines = (folder / "embedding.tsv").read_text().splitlines()
-    rows = [list(map(float, line.split("\t"))) for line in lines]
-    torch.testing.assert_close(torch.tensor(rows), matrix, rtol=1e-3, atol=1e-3)
-    assert (folder / "tokens.tsv").read_text() == "a\n⏎\n\\x0b\nb⇥c\n"
 
 
 @pytest.mark.parametrize(

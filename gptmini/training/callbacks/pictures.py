@@ -1,52 +1,37 @@
-"""Draw attention and token losses at every validation, and write the token embedding at the end of a run."""
+"""Draw attention at every validation."""
 
 import math
-from pathlib import Path
 from typing import Annotated
 
 import lightning as L
 import numpy as np
 import torch
 from pydantic import Field, PositiveInt, validate_call
-from torch import Tensor
 
-from gptmini.data.batches import NOT_COUNTED
 from gptmini.data.ids import without_marks
 from gptmini.model import GPT, ModelSettings
-from gptmini.report.tables import visible
 from gptmini.settings import STRICT
 from gptmini.tokenizer import REPLACEMENT, from_dict
-from gptmini.training.callbacks.token_losses import TokenLosses, joined, mispredicted
-from gptmini.training.devices import distributed
-from gptmini.training.loggers.logger import print_line, run_loggers
+from gptmini.training.loggers.logger import run_loggers
 from gptmini.training.module import GPTModule
 from gptmini.user_error import UserError
 
-# Maximum number of token losses to keep from a validation. These losses take 30 MB. More losses would hardly change the
-# images.
-MOST_TOKENS = 2**20
 # Maximum number of attention maps in one image. matplotlib draws at most 2^16 pixels per side.
 MOST_MAPS = 256
-
-# TensorBoard's projector looks for an embedding in this folder inside the run folder.
-ASSETS = Path("plugins", "org_tensorflow_tensorboard_projector")
 
 # Indices of layers or heads. Negative indices count from the end.
 Numbers = Annotated[list[int], Field(min_length=1)]
 
 
 class Pictures(L.Callback):
-    """A callback that draws attention and token losses at every validation, and writes the token embedding at the end.
+    """A callback that draws attention at every validation.
 
-    Every RunLogger receives the images and a table of mispredicted tokens. If the run has no RunLogger, this callback
-    does not draw images. The images of token losses cover the first million tokens that the first process evaluates.
-    The embedding is written into the run folder, so that TensorBoard's projector can show it.
+    Every RunLogger receives the image. If the run has no RunLogger, this callback does not draw it.
 
     Args:
         layers, heads: the layers and the heads whose attention is drawn; None for all layers or all heads.
         text: text for the attention maps; None for the start of the held-out text.
         max_tokens: maximum number of rows and columns of an attention map. The text is cut to this number of tokens.
-        embedding_tokens: maximum number of rows of the embedding. The rows belong to the tokens with the lowest ids.
     """
 
     @validate_call(config=STRICT)
@@ -57,14 +42,11 @@ class Pictures(L.Callback):
         heads: Numbers | None,
         text: Annotated[str, Field(min_length=1)] | None,
         max_tokens: PositiveInt,
-        embedding_tokens: PositiveInt,
     ) -> None:
         self.layers = layers
         self.heads = heads
         self.text = text
         self.max_tokens = max_tokens
-        self.embedding_tokens = embedding_tokens
-        self._batches: list[TokenLosses] = []  # batches of the current validation
 
     def setup(self, trainer: L.Trainer, pl_module: GPTModule, stage: str) -> None:
         """Load the tokenizer of the run. Raise UserError if it cannot encode the text for the attention maps."""
@@ -88,40 +70,9 @@ class Pictures(L.Callback):
                 "set fewer callbacks.pictures.layers or callbacks.pictures.heads"
             )
 
-    def on_validation_start(self, trainer: L.Trainer, pl_module: GPTModule) -> None:
-        """Discard the token losses of the last validation."""
-        self._batches = []
-
-    def on_validation_batch_end(
-        self,
-        trainer: L.Trainer,
-        pl_module: GPTModule,
-        outputs: tuple[Tensor, Tensor],
-        batch: tuple[Tensor, Tensor],
-        batch_idx: int,
-    ) -> None:
-        """On the first process, keep the token losses of a batch, unless MOST_TOKENS losses are already kept."""
-        n_kept = sum(len(kept.losses) for kept in self._batches)
-        is_shown = trainer.is_global_zero and run_loggers(trainer)
-        if not is_shown or n_kept >= MOST_TOKENS:
-            return
-
-        losses, likeliest = outputs  # (B, T) each
-        _, targets = batch  # (B, T)
-        is_scored = (targets != NOT_COUNTED).cpu()  # (B, T)
-        positions = torch.arange(losses.size(1)).expand(losses.shape)  # (B, T)
-        kept = TokenLosses(
-            losses=losses.cpu()[is_scored].numpy(),  # (n,); the other arrays have the same shape
-            positions=positions[is_scored].numpy(),
-            targets=targets.cpu()[is_scored].numpy(),
-            likeliest=likeliest.cpu()[is_scored].numpy(),
-        )
-        self._batches.append(kept)
-
     def on_validation_end(self, trainer: L.Trainer, pl_module: GPTModule) -> None:
-        """Draw and log attention and token losses, if a logger accepts images and the loss is finite."""
-        loss = pl_module.latest_evaluation.loss
-        if not run_loggers(trainer) or not math.isfinite(loss):
+        """Draw and log attention, if a logger accepts images and the loss is finite."""
+        if not run_loggers(trainer) or not math.isfinite(pl_module.latest_evaluation.loss):
             return
         model = pl_module.full_model()
         if model is None:
@@ -130,42 +81,9 @@ class Pictures(L.Callback):
 
         step = trainer.global_step
         maps, labels = self._attention(model, pl_module)
-        found = joined(self._batches)
-        self._batches = []  # free 30 MB before training continues
-        if not found.losses.size:  # with loss_on=answers, this rank may have no counted token
-            return
-        figures = {
-            "attention": drawing.attention_maps(maps, labels, f"attention at step {step}"),
-            "loss_by_position": drawing.loss_by_position(
-                found.losses,
-                found.positions,
-                f"validation loss by position, step {step}, mean {loss:.4f}",
-            ),
-            "loss_histogram": drawing.loss_histogram(
-                found.losses, f"validation loss token by token, step {step}"
-            ),
-        }
-
-        images = {name: drawing.png(figure) for name, figure in figures.items()}
-        table = mispredicted(found, self._label)
+        image = drawing.png(drawing.attention_maps(maps, labels, f"attention at step {step}"))
         for logger in run_loggers(trainer):
-            for name, image in images.items():
-                logger.log_image(f"zoom/{name}", image, step)
-            logger.log_table("zoom/mispredicted", table, step)
-
-    def on_train_end(self, trainer: L.Trainer, pl_module: GPTModule) -> None:
-        """Write the token embedding for TensorBoard's projector, on the first process."""
-        matrix = distributed.gathered(pl_module.model.embedding.weight.detach())  # (V padded, C)
-        if not trainer.is_global_zero:
-            return
-
-        n_tokens = min(self.embedding_tokens, self.tokenizer.n_vocab)
-        matrix = matrix[:n_tokens].float().cpu()  # (n_tokens, C)
-        labels = [self._label(token) for token in range(n_tokens)]
-        try:
-            write_embedding(matrix, labels, Path(trainer.default_root_dir))
-        except OSError as error:
-            print_line(trainer, f"cannot write the token embedding: {error}")
+            logger.log_image("zoom/attention", image, step)
 
     def _attention(
         self, model: GPT, pl_module: GPTModule
@@ -202,30 +120,3 @@ class Pictures(L.Callback):
         if not text or REPLACEMENT in text:
             return f"#{token}"
         return text
-
-
-def write_embedding(matrix: Tensor, labels: list[str], run: Path) -> None:
-    """Write an embedding for TensorBoard's projector.
-
-    Args:
-        matrix: the embedding of n tokens, (n, C).
-        labels: the texts or the ids of the n tokens.
-        run: the run folder.
-
-    Raises OSError if the files cannot be written.
-    """
-    from tensorboard.plugins.projector import ProjectorConfig
-
-    folder = run / ASSETS
-    folder.mkdir(parents=True, exist_ok=True)
-    np.savetxt(folder / "embedding.tsv", matrix.numpy(), fmt="%.4g", delimiter="\t")
-    lines = [visible(label) + "\n" for label in labels]
-    (folder / "tokens.tsv").write_text("".join(lines), encoding="utf-8")
-
-    config = ProjectorConfig()
-    config.embeddings.add(
-        tensor_name="token embedding",
-        tensor_path="embedding.tsv",
-        metadata_path="tokens.tsv",
-    )
-    (folder / "projector_config.pbtxt").write_text(str(config), encoding="utf-8")

@@ -61,7 +61,6 @@ def test_pictures_of_a_resumed_run_are_drawn_once_and_equal(
     assert seen == curves(reference)
     assert rows(newest()) == rows(reference)
     assert [step for step, _ in seen["zoom/attention"]] == [3, 6, 7]
-    assert [step for step, _ in seen["zoom/mispredicted/text_summary"]] == [3, 6, 7]
 
 
 def test_a_finished_run_says_so_and_goes_further_when_it_is_asked_to(begin, train_x):
