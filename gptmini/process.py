@@ -33,7 +33,8 @@ from pathlib import Path
 from gptmini.world import this_world
 
 MISUSE = 2  # exit code for a mistake that the user can fix; argparse uses the same exit code
-# Exit code if memory or the disk ran out, or a rank was lost. The same command may succeed later.
+# Exit code if memory or the disk ran out, a rank was lost, or another process trains the run. The same command may
+# succeed later.
 OUT_OF_RESOURCES = 1
 INTERRUPTED = 130  # exit code after Ctrl-C: 128 + the number of SIGINT
 

@@ -18,6 +18,10 @@ class UserError(ValueError):
         self.message = message
 
 
+class TryLater(UserError):
+    """An obstacle that ends by itself. The same command may succeed later, so its exit code is 1, not 2."""
+
+
 def ran_out_of_memory(error: BaseException) -> bool:
     """Whether an error means that the CPU or a GPU ran out of memory. torch has no common class for such errors."""
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":

@@ -2,7 +2,6 @@
 
 import argparse
 import difflib
-import errno
 import os
 import re
 import select
@@ -14,12 +13,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
-from gptmini.configuration.messages import explain, lost_a_rank
+from gptmini.configuration.messages import exit_code_of, explain
 from gptmini.files import exists
 from gptmini.job.launch import RanksFailed
 from gptmini.job.printing import print_note
-from gptmini.process import INTERRUPTED, MISUSE, OUT_OF_RESOURCES, is_muted
-from gptmini.user_error import ran_out_of_memory
+from gptmini.process import INTERRUPTED, MISUSE, is_muted
 from gptmini.world import this_world
 
 # Every rank except rank 0 waits this many seconds before it prints an error. If rank 0 has the same error, it prints
@@ -53,7 +51,7 @@ ALIKE = 0.7
 def one_line_errors() -> Iterator[None]:
     """Print a user's mistake as one line on stderr, and exit with code 2. A bug keeps its traceback.
 
-    The exit code is 1 if memory or the disk ran out, or if a rank was lost. If the environment variable
+    The exit code is 1 if the same command may succeed later. If the environment variable
     GPTMINI_TRACEBACK is set, every error keeps its traceback.
     """
     for stream in (sys.stdout, sys.stderr):
@@ -82,9 +80,7 @@ def one_line_errors() -> Iterator[None]:
         if this_world().rank > 0:
             time.sleep(BEHIND)
         print_error(line)
-        is_full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
-        is_trouble = is_full or ran_out_of_memory(error) or lost_a_rank(error)
-        sys.exit(OUT_OF_RESOURCES if is_trouble else MISUSE)
+        sys.exit(exit_code_of(error))
 
 
 def _stdout_is_unread() -> bool:

@@ -10,7 +10,8 @@ from typing import Any
 
 from gptmini.configuration.overrides import shown
 from gptmini.files import install_command
-from gptmini.user_error import UserError, ran_out_of_memory
+from gptmini.process import MISUSE, OUT_OF_RESOURCES
+from gptmini.user_error import TryLater, UserError, ran_out_of_memory
 from gptmini.world import this_world
 
 # The names that pydantic gives to the members of a union. These names are not part of a key.
@@ -116,6 +117,17 @@ def _sentence(error: BaseException, key: str = "") -> str | None:
     # Python's error for a path that starts with ~ and an unknown user name.
     is_clear |= text == "Could not determine home directory."
     return text if is_clear else None
+
+
+def exit_code_of(error: BaseException) -> int:
+    """Return the exit code of a command that ended with an error. It is 2 for a mistake that the user can fix.
+
+    It is 1 if memory or the disk ran out, if a rank was lost, if another process trains the run, or for a bug.
+    """
+    is_full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+    is_trouble = is_full or ran_out_of_memory(error) or lost_a_rank(error)
+    may_succeed_later = is_trouble or isinstance(error, TryLater) or explain(error) is None
+    return OUT_OF_RESOURCES if may_succeed_later else MISUSE
 
 
 def lost_a_rank(error: BaseException) -> bool:

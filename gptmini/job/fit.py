@@ -64,5 +64,6 @@ def fit(
     finally:
         finish(loggers)
     if trainer.is_global_zero:
-        write_status(run.folder, final_status(trainer, reason))
+        seconds = time.monotonic() - began
+        write_status(run.folder, final_status(trainer, reason, seconds=seconds))
     return trainer, reason

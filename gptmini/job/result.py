@@ -1,5 +1,6 @@
 """The result of a run, and how it ended."""
 
+import time
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -7,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gptmini.configuration.messages import explain
+from gptmini.configuration.messages import exit_code_of, explain
 from gptmini.job.printing import topic_lines
 from gptmini.printable import printable
 from gptmini.training.settings import Settings
@@ -47,26 +48,33 @@ def result_of(
     )
 
 
-def final_status(trainer: "Trainer", reason: "StopReason") -> "RunStatus":
+def final_status(trainer: "Trainer", reason: "StopReason", *, seconds: float) -> "RunStatus":
     """Return how a run ended without an error, for the file 'state' in the folder of the run."""
     from gptmini.runs import RunStatus
 
-    step = trainer.global_step
-    if reason.stopped_by is not None:
-        return RunStatus(state="stopped", step=step, by=reason.stopped_by)
-    if step >= trainer.max_steps:
-        return RunStatus(state="done", step=step)
-    name, _ = early_stop(trainer)
-    if name == "Pruning":
-        return RunStatus(state="pruned", step=step)
-    return RunStatus(state="ended", step=step, by=name)
+    by = reason.stopped_by
+    if by is not None:
+        state = "stopped"
+    elif trainer.global_step >= trainer.max_steps:
+        state = "done"
+    else:
+        state = "ended"
+        by, _ = early_stop(trainer)
+    return RunStatus(
+        state=state,
+        step=trainer.global_step,
+        by=by,
+        exit_code=reason.code,
+        seconds=round(seconds, 1),
+    )
 
 
 @contextmanager
-def recording_failure(run: "Run", module: "GPTModule") -> Iterator[None]:
+def recording_failure(run: "Run", module: "GPTModule", *, began: float) -> Iterator[None]:
     """If the block raises an error, write the error to train.log and the state 'failed' to the folder of the run.
 
-    Only the first rank calls this function. The other ranks do not write to the folder of the run.
+    Only the first rank calls this function. The other ranks do not write to the folder of the run. The argument began
+    is the start of the command, in seconds of time.monotonic.
     """
     from gptmini.runs import RunStatus, write_status
 
@@ -77,7 +85,14 @@ def recording_failure(run: "Run", module: "GPTModule") -> Iterator[None]:
         lines = traceback.format_exc().splitlines() if line is None else topic_lines("error", line)
         # Before training, module.global_step is 0, also if the run was resumed.
         step = max(run.step, module.global_step)
-        end = RunStatus(state="failed", step=step, by=type(error).__name__)
+        end = RunStatus(
+            state="failed",
+            step=step,
+            by=type(error).__name__,
+            exit_code=exit_code_of(error),
+            reason=line,
+            seconds=round(time.monotonic() - began, 1),
+        )
         with suppress(OSError):  # the error may be a full disk
             write_status(run.folder, end)
             print(*map(printable, lines), sep="\n", file=run.log, flush=True)

@@ -103,7 +103,7 @@ def _train(
             # Start the logger. It may require a login, and a run that cannot start must not appear in the table.
             getattr(logger, "experiment", None)
     run.begin(as_yaml(settings.stored), typed.in_all_starts())
-    with recording_failure(run, module):
+    with recording_failure(run, module, began=began):
         ranks.broadcast(plan_of(run, settings, store))
 
         announcer = open_announcer(console, run, settings, loggers, typed)

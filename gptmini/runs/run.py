@@ -66,16 +66,16 @@ class Run:
         """Whether a run of `max_steps` steps has nothing left to train.
 
         A run is complete if its last step is done and validated. A run is also complete if a callback ended it, such as
-        EarlyStopping or the pruner of a sweep. However, a run that a callback ended continues if max_steps has changed,
-        or if the user gave resume= (`resume_given`). If the user gave folder=, such a run does not continue, because a
-        script may repeat the command any number of times.
+        EarlyStopping. However, a run that a callback ended continues if max_steps has changed, or if the user gave
+        resume= (`resume_given`). If the user gave folder=, such a run does not continue, because a script may repeat
+        the command any number of times.
         """
         state = self.state
         if state is None:
             return False
         if state.step == max_steps == state.validated_step:
             return True
-        was_ended = self.end is not None and self.end.state in ("ended", "pruned")
+        was_ended = self.end is not None and self.end.state == "ended"
         return was_ended and state.max_steps == max_steps and not resume_given
 
     def begin(self, config: str, overrides: Sequence[str]) -> None:

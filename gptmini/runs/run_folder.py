@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gptmini.files import naming, replace_by_symlink, replacing
+from gptmini.runs.status import FILE as STATUS
 from gptmini.untrusted import is_run_config, read_yaml
-from gptmini.user_error import UserError
+from gptmini.user_error import TryLater, UserError
 from gptmini.version import __version__
 
 STAMP = "%Y-%m-%d_%H-%M-%S"  # the time in the name of a run's folder
@@ -94,7 +95,9 @@ def _check_free(folder: Path) -> None:
 
     # A process that was killed before its run started may leave a lock file and an incomplete config.yaml.
     held = {item.name for item in folder.iterdir()} if folder.is_dir() else set()
-    others = {name for name in held if name != ".lock" and not name.startswith(".config.yaml.")}
+    # A sweep writes the file 'state' of such a process.
+    own = {".lock", STATUS}
+    others = {name for name in held if name not in own and not name.startswith(".config.yaml.")}
     if others:
         raise UserError(
             f"folder={folder} must be a run folder, an empty folder or a new folder, but it contains {min(others)}"
@@ -221,7 +224,7 @@ def locked(folder: Path) -> Iterator[None]:
 
     The system releases the lock of a killed process.
 
-    Raises UserError if another process has locked the folder. The message contains the id of this process.
+    Raises TryLater if another process has locked the folder. The message contains the id of this process.
     """
     from filelock import FileLock, Timeout
 
@@ -232,7 +235,7 @@ def locked(folder: Path) -> Iterator[None]:
             lock.acquire(timeout=PATIENCE)
     except Timeout:
         process = path.read_text() or "unknown"
-        raise UserError(
+        raise TryLater(
             f"process {process} is training the run {folder}; stop this process first"
         ) from None
     except OSError:  # some network file systems have no locks

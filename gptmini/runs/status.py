@@ -18,11 +18,10 @@ FILE = "state"  # in the run's folder
 # The states of a run:
 # - running: the run is training. If no process holds the lock of the run, the run was killed.
 # - done: all steps are done.
-# - ended: a callback, such as EarlyStopping, ended the run.
-# - pruned: the sweep ended the run.
+# - ended: a callback, such as EarlyStopping or Pruning, ended the run.
 # - stopped: a signal or the time limit stopped the run.
 # - failed: an error ended the run.
-StateName = Literal["running", "done", "ended", "pruned", "stopped", "failed"]
+StateName = Literal["running", "done", "ended", "stopped", "failed"]
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -35,6 +34,10 @@ class RunStatus:
     # The cause of the end: the name of the callback, of the signal or of the error, or the time limit. None if
     # the run is running or done.
     by: str | None = None
+    # The exit code, the error message and the duration of the last start. They are None while the run is training.
+    exit_code: int | None = None  # negative if a signal killed the process
+    reason: str | None = None
+    seconds: float | None = None
 
 
 def write_status(folder: Path, state: RunStatus) -> None:

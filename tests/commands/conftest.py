@@ -45,9 +45,9 @@ class Result:
     out: str
     err: str
 
-    def assert_refused(self, *said):
-        """Assert that the command printed one error line with these words, and exited with code 2."""
-        assert self.code == 2, self
+    def assert_refused(self, *said, code=2):
+        """Assert that the command printed one error line with these words, and exited with this code."""
+        assert self.code == code, self
         assert self.err.startswith("error: "), self.err
         assert self.err.count("\n") == 1, self.err
         assert all(text in self.err for text in said), self.err

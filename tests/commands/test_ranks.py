@@ -17,7 +17,7 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, P
 from torch.distributed.run import main as torchrun
 
 import programs
-from gptmini.runs import RunStatus, read_status
+from gptmini.runs import read_status
 from run_folders import config_of, last, newest
 
 ENDLESS = ("trainer.max_steps=100000", "trainer.val_every_steps=100000")
@@ -142,9 +142,10 @@ def test_a_run_that_all_ranks_give_up_is_told_once_and_the_next_job_begins(short
     assert "its ranks" in told[1]
     assert "optimizer.lr=-1 " in told[2]
     assert len(told) == 3
-    failed = RunStatus(state="failed", step=2, by="UserError")
     folder = tmp_path / "runs" / "job" / "0"
-    assert read_status(folder) == failed
+    failed = read_status(folder)
+    assert (failed.state, failed.step, failed.exit_code) == ("failed", 2, 2)
+    assert failed.reason == told[0].removeprefix("error: ")
     assert "1 steps in a row" in (folder / "train.log").read_text()
 
 

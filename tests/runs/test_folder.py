@@ -44,6 +44,7 @@ def test_a_folder_of_ones_own_may_be_absent_or_empty_and_nothing_else(tmp_path):
     assert (place, made) == (own, [own])
     # A process that was killed before its run started leaves a lock.
     (own / ".lock").touch()
+    (own / "state").touch()  # of a sweep
     assert run_folder.make_run_folder("runs", None, str(own)) == (own, [])
 
     (own / "thesis.tex").touch()

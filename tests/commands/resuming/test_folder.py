@@ -126,8 +126,8 @@ def test_a_run_that_another_process_trains_is_refused_and_the_process_named(inte
     before = snapshot(folder)
     with locked(folder):
         said = f"process {os.getpid()} "
-        begin(f"folder={folder}").assert_refused(said)
-        begin("resume=runs/latest").assert_refused(said)
+        begin(f"folder={folder}").assert_refused(said, code=1)
+        begin("resume=runs/latest").assert_refused(said, code=1)
     assert snapshot(folder) == before
 
 
