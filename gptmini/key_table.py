@@ -24,7 +24,6 @@ class Rights:
     adaptable: bool = False  # may differ between a model and a run that starts with its weights
     by_budget: bool = False  # chosen by budget=, unless an override or an experiment sets it
 
-    changes_tokens: bool = False  # if runs differ in this key, they are compared by bits per byte
     of_sweep: bool = False  # the sweep sets the key, or it is the same for all runs of a sweep
     # May change when a sweep is resumed. The key affects where and how the runs are computed.
     sweep_resumable: bool = False
@@ -62,10 +61,10 @@ KEYS = {
     "num_workers": Rights(resumable=True, sweep_resumable=True, for_prepare=True),
     "verify": Rights(for_prepare=True),
     "inspect": Rights(for_prepare=True),
-    "init_from": Rights(text=True, changes_tokens=True),
-    "budget": Rights(of_run=True, changes_tokens=True),
-    "experiment": Rights(changes_tokens=True, for_prepare=True),
-    "data": Rights(changes_tokens=True, for_prepare=True),
+    "init_from": Rights(text=True),
+    "budget": Rights(of_run=True),
+    "experiment": Rights(for_prepare=True),
+    "data": Rights(for_prepare=True),
     "data.path": Rights(text=True),
     "data.val_path": Rights(text=True),
     "data.folder": Rights(text=True, sweep_resumable=True),
@@ -76,7 +75,7 @@ KEYS = {
     "data.val_split": Rights(text=True),
     "data.revision": Rights(text=True),
     "data.separator": Rights(text=True),
-    "tokenizer": Rights(changes_tokens=True, for_prepare=True),
+    "tokenizer": Rights(for_prepare=True),
     "tokenizer.path": Rights(text=True),
     "tokenizer.vocab_size": Rights(by_budget=True),
     "model.d_model": Rights(by_budget=True),
@@ -106,11 +105,6 @@ KEYS = {
     "callbacks.checkpoints.every_steps": Rights(resumable=True),
     "callbacks.samples": Rights(resumable=True, only_off=True),
     "callbacks.pictures": Rights(resumable=True, only_off=True),
-    "sweep.name": Rights(sweep_resumable=True),
-    "sweep.trials": Rights(sweep_resumable=True),
-    "sweep.retries": Rights(sweep_resumable=True),
-    # The keys in params are compared one by one.
-    "sweep.params": Rights(sweep_resumable=True),
 }
 
 

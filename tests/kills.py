@@ -1,6 +1,5 @@
 """Kill a sweep of pretended runs again and again, and check its results."""
 
-import csv
 import json
 import os
 import signal
@@ -10,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pretended_sweep
-from sweep_journals import trials_of
+from pretended_sweep import table_of
 
 TARGETS = ("the sweep", "a run", "everything")
 
@@ -64,22 +63,15 @@ def runs_in(folder):
 
 def check(folder, n_trials):
     """Assert that no trial was lost, duplicated or trained twice."""
-    trials = trials_of(folder)
-    assert [trial.number for trial in trials] == list(range(n_trials))
-    assert {trial.state.name for trial in trials} == {"COMPLETE"}
-    assert len({json.dumps(trial.params) for trial in trials}) == n_trials
+    rows = table_of(folder)
+    assert [int(row["trial"]) for row in rows] == list(range(n_trials))
+    assert {row["state"] for row in rows} == {"done"}
+    assert len({json.dumps(row | {"trial": ""}) for row in rows}) == n_trials
     assert len(list(folder.glob("*/config.yaml"))) == n_trials
-    for trial in trials:
-        lines = (folder / "notes" / f"{trial.number}.jsonl").read_text().splitlines()
+    for number in range(n_trials):
+        lines = (folder / "notes" / f"{number}.jsonl").read_text().splitlines()
         notes = [json.loads(line) for line in lines]
-        assert not [fact for fact in notes if "collision" in fact]
         steps = [fact["saved"] for fact in notes if "saved" in fact]
         assert steps == sorted(set(steps))
-        values = {fact["start"][1] for fact in notes if "start" in fact}
+        values = {str(fact["start"]) for fact in notes if "start" in fact}
         assert len(values) == 1
-
-
-def table_of(folder):
-    """Return the rows of a sweep's table, without times and paths of runs."""
-    with (folder / "table.csv").open() as file:
-        return [row | {"seconds": "", "run": ""} for row in csv.DictReader(file)]

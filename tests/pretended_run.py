@@ -1,19 +1,15 @@
 """A program that replaces gptmini train folder=... in tests: it writes a run's files in a second, without torch.
 
 It starts in its folder or resumes from the latest checkpoint there. A finished run prints that it is finished. The loss
-is a function of the overrides. The program exits with 2 if the folder is locked or the learning rate is above 1. At
-SIGTERM, it saves and exits with 143. Next to the folder, it records each start and each step that is in a checkpoint.
+is a function of the overrides. The program exits with 1 if the folder is locked, and with 2 if the learning rate is
+above 1. At SIGTERM, it saves and exits with 143. Next to the folder, it records each start and each saved step.
 """
 
-import io
 import json
 import os
-import pickle
 import signal
 import sys
 import time
-import zipfile
-from contextlib import suppress
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -32,32 +28,10 @@ def is_number(text):
     return text.replace(".", "").replace("e-", "").isdigit()
 
 
-def save(folder, step, best):
-    """Write last.ckpt in torch's format, atomically."""
-    contents = io.BytesIO()
-    checkpoint = {
-        "gptmini": {"format": 1, "data": {"fingerprint": "abc"}},
-        "state_dict": {},
-        "global_step": step,
-        "callbacks": {"RunCheckpoints": {"best": best}},
-    }
-    with zipfile.ZipFile(contents, "w") as archive:
-        archive.writestr("archive/data.pkl", pickle.dumps(checkpoint, protocol=2))
-        archive.writestr("archive/version", "3\n")
-        archive.writestr("archive/byteorder", "little")
-    temporary = folder / "checkpoints" / "new"
-    temporary.write_bytes(contents.getvalue())
-    temporary.replace(folder / "checkpoints" / "last.ckpt")
-    (folder / "step.txt").write_text(str(step))
-
-
-def holds(file):
-    """Return whether this process has inherited an open file; Linux lists open files in /proc."""
-    found = set()
-    for descriptor in Path("/proc/self/fd").glob("*"):
-        with suppress(OSError):
-            found.add(descriptor.readlink())
-    return file.absolute() in found
+def write(path, text):
+    """Write a file atomically."""
+    path.with_name("new").write_text(text)
+    path.with_name("new").replace(path)
 
 
 def main(overrides):
@@ -78,7 +52,6 @@ def main(overrides):
         variables=variables,
         gpus=os.environ.get("CUDA_VISIBLE_DEVICES"),
         session=os.getsid(0) == os.getpid(),
-        holds_lock=holds(place.parent / ".locks" / folder.name),
     )
     time.sleep(SECONDS_OF_STEP * 5)  # a real run imports libraries before it locks its folder
     folder.mkdir(exist_ok=True)
@@ -88,31 +61,40 @@ def main(overrides):
     except Timeout:
         note(collision=os.getpid())
         print(f"error: another process is training the run {folder}; stop that process first")
-        return 2
+        return 1
 
     if float(values.get("optimizer.lr", "0")) > 1:
         print("some output\nerror: 10 steps in a row, to step 10, had a loss that is not finite")
         return 2
-    if not (folder / "config.yaml").exists():
-        (folder / "checkpoints").mkdir(exist_ok=True)
-        (folder / "config.yaml").write_text(json.dumps({"trainer": {"max_steps": STEPS}}))
+
+    def end(state, exit_code):
+        write(folder / "state", json.dumps({"state": state, "step": step, "exit_code": exit_code}))
+        return exit_code
+
+    write(
+        folder / "config.yaml",
+        f"version: 0.3.0\ntyped: {json.dumps(overrides)}\ntrainer: {{max_steps: {STEPS}}}\n",
+    )
     checkpoint = folder / "step.txt"
     step = int(checkpoint.read_text()) if checkpoint.exists() else 0
     if step == STEPS:
-        print("this run is finished")
+        print("this run is finished")  # like a real run, it does not write its state again
         return 0
 
     chosen = {key: value for key, value in values.items() if key != "trainer.threads"}
-    best = {"loss": loss_of(chosen), "bits_per_byte": loss_of(chosen) / 2, "step": STEPS}
+    loss = loss_of(chosen)
+    end("running", None)
     while step < STEPS:
         time.sleep(SECONDS_OF_STEP)
         step += 1
         if step % 3 == 0 or step == STEPS or SIGNALS:
-            save(folder, step, best)
+            line = {"step": step, "val/loss": loss, "val/bits_per_byte": loss / 2}
+            write(folder / "metrics.jsonl", json.dumps(line) + "\n")
+            write(checkpoint, str(step))
             note(saved=step)
         if SIGNALS and step < STEPS:
-            return 143
-    return 0
+            return end("stopped", 143)
+    return end("done", 0)
 
 
 if __name__ == "__main__":

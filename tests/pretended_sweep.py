@@ -1,20 +1,27 @@
-"""A sweep of simulated runs in a separate process."""
+"""A sweep of simulated runs, in this process or in a separate one."""
 
+import csv
+import os
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
-import programs
-from gptmini.sweep import Dimension, Space, SweepSettings, write_csv
-from gptmini.sweep.study import Sweep
-from gptmini.sweep.worker import SweepStop, Worker
+from optuna.distributions import CategoricalDistribution, FloatDistribution
 
-RATE = Dimension("optimizer.lr", low=0.001, high=0.1, is_log=True)
-LAYERS = Dimension("model.n_layers", texts=("1", "2", "3"))
-LISTED = Dimension("optimizer.lr", texts=("0.01", "0.03"))
-SPACES = {"grid": [LISTED, LAYERS], "random": [RATE, LAYERS], "tpe": [RATE, LAYERS]}
+import programs
+from gptmini.job.sweep_loop import SweepLoop
+from gptmini.job.sweep_trials import Trials
+from gptmini.sweep import Space, SweepSettings
+
+RATE = FloatDistribution(0.001, 0.1, log=True)
+LAYERS = CategoricalDistribution(("1", "2", "3"))
+LISTED = CategoricalDistribution(("0.01", "0.03"))
+SPACES = {
+    "grid": {"optimizer.lr": LISTED, "model.n_layers": LAYERS},
+    "random": {"optimizer.lr": RATE, "model.n_layers": LAYERS},
+    "tpe": {"optimizer.lr": RATE, "model.n_layers": LAYERS},
+}
 TRAIN = (sys.executable, str(Path(__file__).with_name("pretended_run.py")))
 SETTINGS = {
     "name": "sweep",
@@ -22,48 +29,44 @@ SETTINGS = {
     "trials": 6,
     "seed": 1,
     "retries": 100,
-    "pruner": None,
-    "pruner_startup": 5,
-    "pruner_warmup": 0,
     "params": {},
 }
-
-
-def loss_of(values):
-    """Return an artificial loss of the values."""
-    return sum(len(key) * float(value) for key, value in values.items())
 
 
 def settings(**changes):
     return SweepSettings(**SETTINGS | changes)
 
 
-def start(folder, sampler="grid", **variables):
-    """Start a sweep with two workers in a folder; it exits with the codes of gptmini sweep."""
-    train = partial(_train, folder, sampler)
+def trials_in(folder, sampler="grid", dimensions=None, fixed=("seed=1",), **changes):
+    space = Space(dimensions or SPACES[sampler], {}, list(fixed))
+    return Trials(folder, space, settings(sampler=sampler, **changes))
+
+
+def loop_of(trials, command=TRAIN, n_runs=1, retries=100, **variables):
+    return SweepLoop(
+        trials=trials,
+        command=[*command, "trainer.threads=1"],
+        variables=[variables] * n_runs,
+        stdin=Path(os.devnull),
+        retries=retries,
+    )
+
+
+def table_of(folder):
+    """Return the rows of a sweep's table, without times and paths of runs."""
+    with (folder / "table.csv").open() as file:
+        return [row | {"seconds": "", "run": ""} for row in csv.DictReader(file)]
+
+
+def start(folder, sampler="grid", retries=100, **variables):
+    """Start a sweep of two runs at a time in a folder; it exits with the codes of gptmini sweep."""
     quiet = {"stdout": subprocess.DEVNULL, "stderr": None}
-    return programs.start(program=train, variables=variables, **quiet)
+    return programs.start(
+        program=partial(_train, folder, sampler, retries), variables=variables, **quiet
+    )
 
 
-def _train(folder, sampler):
-    folder.mkdir(exist_ok=True, parents=True)
-    space = Space(SPACES[sampler], ["seed=1"])
-    stopping = SweepStop()
-
-    def work(number):
-        worker = Worker(
-            sweep=Sweep(folder, space, settings(sampler=sampler)),
-            stopping=stopping,
-            print_topic=lambda topic, text: None,
-            on_end=lambda sweep: None,
-            command=TRAIN,
-        )
-        worker.work()
-
-    with stopping.catch_signals(), ThreadPoolExecutor() as pool:
-        list(pool.map(work, range(2)))
-    sweep = Sweep(folder, space, settings(sampler=sampler))
-    write_csv(folder / "table.csv", sweep.rows(), space.keys)
-    if stopping.signal:
-        sys.exit(128 + stopping.signal)
-    sys.exit(0 if sweep.is_complete() else 1)
+def _train(folder, sampler, retries):
+    loop = loop_of(trials_in(folder, sampler), n_runs=2, retries=retries)
+    received = loop.run()
+    sys.exit(128 + received if received else int(any(row.exit_code for row in loop.rows)))

@@ -51,7 +51,7 @@ HOMES = {  # the packages that may import a library, or call print
     "argparse": {"commands"},
     "print": {"job", "commands"},
     "matplotlib": {"report"},
-    "optuna": {"sweep"},
+    "optuna": {"sweep", "configuration"},
 }
 FILES = sorted(PACKAGE.rglob("*.py"))
 SCRIPT_FILES = sorted(SCRIPTS.rglob("*.py"))

@@ -2,8 +2,8 @@
 
 import argparse
 import importlib.util
+import os
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 from gptmini.commands.help import show_help
@@ -11,12 +11,11 @@ from gptmini.commands.hydra_flags import refuse
 from gptmini.commands.mistakes import Parser, one_line_errors, refuse_options_as_keys
 from gptmini.configuration.building import sweep_settings
 from gptmini.configuration.compose import compose
-from gptmini.configuration.overrides import as_override, key_of
+from gptmini.configuration.overrides import key_of
 from gptmini.configuration.sweep_space import is_sweep_override, space_of
 from gptmini.configuration.texts import texts_as_overrides, without_keys
 from gptmini.files import install_command
-from gptmini.job.sweeping import check_and_prepare, detach_from_launcher, train_all
-from gptmini.process import restore_gc_and_sigint
+from gptmini.job.sweeping import detach_from_launcher, train_all
 from gptmini.user_error import UserError
 
 
@@ -24,14 +23,14 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     """Parse the command line. The field 'overrides' contains all words that are not options."""
     parser = Parser(prog="gptmini sweep", add_help=False)
     parser.add_argument("overrides", nargs="*")
-    parser.add_argument("--jobs", type=int)
+    parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--config-dir")
     parser.add_argument("--help", "-h", action="store_true")
     parser.error = lambda message: refuse(parser, message, arguments, with_sweep=True)
     options = parser.parse_intermixed_args(arguments)
     refuse_options_as_keys(parser, options.overrides)
 
-    if options.jobs is not None and options.jobs < 1:
+    if options.jobs < 1:
         parser.error(f"--jobs must be at least 1, got {options.jobs}")
     if options.config_dir is not None and not Path(options.config_dir).is_dir():
         parser.error(f"--config-dir must be an existing folder, got {options.config_dir}")
@@ -40,7 +39,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 
 def main(arguments: list[str]) -> None:
     """Train all unfinished runs of a sweep. Exit with code 0 only if all runs have finished."""
-    task = detach_from_launcher()
+    tasks = detach_from_launcher()
     with one_line_errors():
         options = parse(arguments)
         keys, words = without_keys(options.overrides) if options.help else ([], options.overrides)
@@ -56,7 +55,7 @@ def main(arguments: list[str]) -> None:
         if options.help:
             show_help("sweep", composed, keys)
             return
-        if importlib.util.find_spec("fcntl") is None:  # Windows has no fcntl
+        if os.name != "posix":
             raise UserError("gptmini sweep requires Linux or macOS; use gptmini train -m instead")
         if importlib.util.find_spec("optuna") is None:
             raise UserError(f"gptmini sweep requires optuna; run: {install_command('sweep')}")
@@ -66,22 +65,12 @@ def main(arguments: list[str]) -> None:
         if not any(key_of(line) == "name" for line in typed):
             typed.append(f"name={settings.name}")
         space = space_of(settings.params, typed)
-        sampler = settings.sampler_of(space)
-
-        checked = check_and_prepare(space, options.config_dir)
-        # Replace a name such as runs/latest. This link points to a different run as soon as the first run starts.
-        if any(key_of(line) == "init_from" for line in space.fixed):
-            source = as_override("init_from", checked.tree["init_from"])
-            others = [line for line in space.fixed if key_of(line) != "init_from"]
-            space = replace(space, fixed=[*others, source])
-        restore_gc_and_sigint()
+        settings.sampler_of(space)  # check the sampler before the values, because this is fast
         code = train_all(
             space,
             settings,
-            sampler,
-            checked,
-            task,
-            n_workers=options.jobs or 1,
-            config_dir=options.config_dir,
+            options.config_dir,
+            tasks=tasks,
+            n_runs=options.jobs,
         )
     sys.exit(code)

@@ -7,14 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from gptmini.configuration.overrides import key_of, quote_for_hydra, quoted
 from gptmini.key_table import keys_with
-from gptmini.sweep import Dimension, Space
+from gptmini.sweep import Space
 from gptmini.user_error import UserError
 
 if TYPE_CHECKING:
     from hydra.core.override_parser.types import Override
-
-# Maximum number of values that a sweep lists for one key. To check more values would take minutes.
-MOST_VALUES = 1000
+    from optuna.distributions import BaseDistribution
 
 
 def is_sweep_override(line: str) -> bool:
@@ -38,8 +36,8 @@ def space_of(params: Mapping[str, Any], typed: Sequence[str]) -> Space:
         _line(key, values) for key, values in params.items() if key_of(key) not in overridden
     ]
 
-    dimensions: dict[str, Dimension] = {}
-    fixed: dict[str, str] = {}
+    dimensions: dict[str, BaseDistribution] = {}
+    lines: dict[str, str] = {}
     parser = OverridesParser.create()
     for line in quote_for_hydra([*described, *typed], multirun=True):
         override = parser.parse_override(line)
@@ -47,17 +45,19 @@ def space_of(params: Mapping[str, Any], typed: Sequence[str]) -> Space:
         key = override.get_key_element()
         # The last override of a key counts, as in Hydra.
         dimensions.pop(key, None)
-        fixed.pop(key, None)
+        lines[key] = line
         if override.is_sweep_override():
-            dimensions[key] = _dimension(override)
-        else:
-            fixed[key] = line
+            dimensions[key] = _values(override)
 
     if not dimensions:
         raise UserError(
             "a sweep must vary at least one key; write optimizer.lr=0.01,0.02, or sweep=NAME to use a space from a file"
         )
-    return Space(list(dimensions.values()), list(fixed.values()))
+    return Space(
+        dimensions,
+        tried={key: lines[key].partition("=")[2] for key in dimensions},
+        fixed=[line for key, line in lines.items() if key not in dimensions],
+    )
 
 
 def _line(key: str, values: object) -> str:
@@ -78,13 +78,9 @@ def _value(value: object) -> str:
 def _check(override: "Override") -> None:
     """Raise UserError if a sweep cannot pass an override to its runs."""
     key = override.key_or_group
-    if key == "resume":
+    if key in ("resume", "folder"):
         raise UserError(
-            "resume= is for a single run; to resume a sweep, repeat the command of the sweep"
-        )
-    if key == "folder":
-        raise UserError(
-            "folder= is for a single run; set runs_dir= and name= for the folder of a sweep"
+            f"{key}= is for a single run; to resume a sweep, repeat its command; its folder is runs_dir=/name="
         )
     if key in keys_with("of_sweep") and override.is_sweep_override():
         raise UserError(f"{key} must be the same for all runs of a sweep")
@@ -94,9 +90,10 @@ def _check(override: "Override") -> None:
         )
 
 
-def _dimension(override: "Override") -> Dimension:
-    """Return the dimension of the search space that an override describes."""
-    from hydra.core.override_parser.types import Glob, IntervalSweep, RangeSweep
+def _values(override: "Override") -> "BaseDistribution":
+    """Return the values of a varied key, as Optuna describes them."""
+    from hydra.core.override_parser.types import Glob, IntervalSweep
+    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
     value = override.value()
     key = override.get_key_element()
@@ -105,25 +102,16 @@ def _dimension(override: "Override") -> Dimension:
         raise UserError(f"the tag of {key} must be 'log', got {unknown[0]}")
 
     if isinstance(value, IntervalSweep):
-        assert value.start is not None
-        assert value.end is not None
-        return Dimension(
-            key,
-            low=value.start,
-            high=value.end,
-            is_integer=type(value.start) is int and type(value.end) is int,
-            is_log="log" in value.tags,
-        )
+        is_integer = type(value.start) is int and type(value.end) is int
+        kind: Any = IntDistribution if is_integer else FloatDistribution
+        try:
+            return kind(value.start, value.end, log="log" in value.tags)
+        except ValueError as error:
+            raise UserError(f"{override.input_line} has no values: {error}") from None
 
     if isinstance(value, Glob):
         raise UserError(f"{override.input_line} must list the options, such as {key}=a,b")
-    if isinstance(value, RangeSweep) and value.step:
-        n_values = ((value.stop or 0) - (value.start or 0)) / value.step
-        if n_values > MOST_VALUES:
-            raise UserError(
-                f"{key} must have at most {MOST_VALUES:,} values, got {n_values:,.0f}; use interval(LOW, HIGH)"
-            )
     texts = tuple(map(str, override.sweep_string_iterator()))
-    if not texts:
-        raise UserError(f"{override.input_line} has no values")
-    return Dimension(key, texts=texts)
+    if not texts or len(set(texts)) < len(texts):
+        raise UserError(f"{override.input_line} must list at least one value, and each value once")
+    return CategoricalDistribution(texts)

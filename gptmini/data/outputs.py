@@ -3,7 +3,7 @@
 | kind | recognised by |
 |---|---|
 | run, `runs/latest` | `config.yaml` that starts with the lines `version:` and `begun:` or `typed:` |
-| sweep | `journal.log` that starts with Optuna's study `sweep` |
+| sweep | `sweep.yaml` that starts with gptmini's heading |
 | prepared text | `meta.json` with the keys of a prepared folder |
 | export | `config.json`, and a `README.md` with `exported by gptmini` |
 | report | `.html` that starts with the header of every report; `.csv` that starts with the columns of a run's curves |
@@ -18,9 +18,9 @@ from pathlib import Path
 from gptmini.untrusted import is_run_config, read_json
 from gptmini.user_error import UserError
 
-MARKS = ("config.yaml", "journal.log", "meta.json", "config.json", "README.md")
+MARKS = ("config.yaml", "sweep.yaml", "meta.json", "config.json", "README.md")
 HEAD = 2**13  # bytes at the start of a file that are searched
-SWEEP = re.compile(rb'\{"op_code":0,.*"study_name":"sweep"')
+SWEEP = b"# All runs of this sweep of gptmini "
 PREPARED = {"format", "source", "builder", "fingerprint"}
 EXPORT = re.compile(rb"---\n(?s:.*)\bexported by gptmini \d")
 PAGE = (
@@ -35,7 +35,7 @@ def is_own_folder(folder: Path, names: Collection[str] = MARKS) -> bool:
     """Return whether gptmini wrote a folder. `names` are the file names in the folder, if they are known."""
     if "config.yaml" in names and is_run_config(folder / "config.yaml"):
         return True
-    if "journal.log" in names and SWEEP.match(_head(folder / "journal.log")):
+    if "sweep.yaml" in names and _head(folder / "sweep.yaml").startswith(SWEEP):
         return True
     if "meta.json" in names and is_prepared(folder):
         return True

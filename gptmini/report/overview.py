@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gptmini.key_table import keys_with
-from gptmini.runs import is_training, read_config, read_lines, read_status
+from gptmini.runs import RunStatus, is_training, read_config, read_lines, read_status
 from gptmini.runs.metrics import STEP
 
 
@@ -14,13 +14,15 @@ class Overview:
     """The summary of one run."""
 
     folder: Path
-    state: str  # 'running', 'done', 'ended', 'pruned', 'stopped', 'failed', 'killed' or 'damaged'
+    state: str  # 'running', 'done', 'ended', 'stopped', 'failed', 'killed' or 'damaged'
     changed: list[str]  # overrides, each KEY=VALUE
     by: str | None = None  # the cause that ended or stopped the run, or made it fail
     step: int | None = None  # optimizer steps done
     max_steps: int | None = None
     loss: float | None = None  # lowest validation loss, in nats per token
     bits_per_byte: float | None = None  # bits per byte at the validation with the lowest loss
+    best_step: int | None = None  # the step of this validation
+    status: RunStatus | None = None  # what the run has written about its end
     reason: str | None = None  # why the run cannot be read; None if it can be read
 
 
@@ -36,11 +38,11 @@ def _overview_of(folder: Path) -> Overview:
     """Return the summary of a run. Raise UserError if the files of the run are damaged."""
     config, typed = read_config(folder)
     validations = [
-        (float(line["val/loss"]), float(line.get("val/bits_per_byte", "nan")))
+        (float(line["val/loss"]), float(line.get("val/bits_per_byte", "nan")), line[STEP])
         for line in read_lines(folder, having="val/loss")
     ]
-    finite = [pair for pair in validations if math.isfinite(pair[0])]
-    loss, bits_per_byte = min(finite, default=(None, None))
+    finite = [validation for validation in validations if math.isfinite(validation[0])]
+    loss, bits_per_byte, best_step = min(finite, default=(None, None, None))
 
     stored = read_status(folder)
     step = None if stored is None else stored.step
@@ -69,4 +71,6 @@ def _overview_of(folder: Path) -> Overview:
         max_steps=config["trainer"]["max_steps"],
         loss=loss,
         bits_per_byte=bits_per_byte,
+        best_step=best_step,
+        status=stored,
     )

@@ -3,8 +3,6 @@
 import pytest
 import yaml
 
-from gptmini.job.sweeping import check_and_prepare
-from gptmini.sweep import Dimension, Space
 from run_folders import config_of, last, newest
 
 # Of 8,000 bytes, the first 7,200 are trained on, and an end-of-text follows them. A step of experiment=smoke has four
@@ -72,12 +70,3 @@ def test_epochs_are_refused_with_another_key_that_sets_the_steps(script, tmp_pat
 @pytest.mark.parametrize("epochs", ["0", "-1", "1e7", "inf", "two", "[1]"])
 def test_a_wrong_number_of_epochs_is_one_line(script, epochs):
     script("train", *SMOKE, f"epochs={epochs}").assert_refused("epochs")
-
-
-def test_a_sweep_knows_the_steps_of_its_runs(script):
-    pytest.importorskip("optuna")
-    space = Space(
-        [Dimension("seed", texts=("1", "2"))],
-        ["data=text", "data.path=abc.txt", *SMOKE[1:], "epochs=2"],
-    )
-    assert check_and_prepare(space, None).tree["trainer"]["max_steps"] == 451

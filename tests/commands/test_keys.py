@@ -246,9 +246,8 @@ TRIED_ELSEWHERE = {
     "sweep.trials",
     "sweep.seed",
     "sweep.retries",
-    "sweep.pruner",
-    "sweep.pruner_startup",
-    "sweep.pruner_warmup",
+    "callbacks.pruning.startup",
+    "callbacks.pruning.warmup",
     # In test_ranks.py and tests/training.
     "trainer.strategy",
     "trainer.timeout",

@@ -5,11 +5,13 @@ import re
 import subprocess
 
 import numpy as np
-import pytest
 from tokenizers import processors
 
 import programs
+from gptmini.job.sweep_trials import Trials
+from gptmini.sweep import Space
 from interop.library_tokenizers import learned
+from pretended_sweep import settings
 
 LLAMA = {
     "model_type": "llama",
@@ -51,11 +53,8 @@ def test_what_gptmini_has_written_among_the_texts_of_a_folder_is_not_read(
     ):
         result = script(*arguments)
         assert result.code == 0, result.err
-    pytest.importorskip("optuna", reason="pip install -e '.[sweep]'")
-    from gptmini.sweep.journal import Journal
-
     (tmp_path / "runs" / "swept" / "output").mkdir(parents=True)
-    Journal(tmp_path / "runs" / "swept")
+    Trials(tmp_path / "runs" / "swept", Space({}, {}, []), settings()).describe({"seed": 1})
     (tmp_path / "runs" / "swept" / "output" / "0.txt").write_text("step 1/4")
 
     # The first command writes skipped.txt, and the second command finds it.

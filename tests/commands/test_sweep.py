@@ -6,8 +6,8 @@ The runs are pretended runs (tests/pretended_run.py), except in the last test.
 import csv
 import json
 import statistics
-import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -17,7 +17,6 @@ from kills import check
 from pretended_run import loss_of
 from pretended_sweep import TRAIN
 from run_folders import last
-from sweep_journals import trials_of
 
 RATES = "optimizer.lr=0.01,0.03"
 SPACE = (RATES, "model.n_layers=1,2")
@@ -37,9 +36,9 @@ def rows(name="sweep"):
         return list(csv.DictReader(file))
 
 
-def states(name="sweep"):
-    """Return the states of the trials, as Optuna reads them."""
-    return [trial.state.name for trial in trials_of(Path("runs", name).absolute())]
+def states():
+    """Return the states of the trials."""
+    return [row["state"] for row in rows()]
 
 
 def test_every_combination_is_trained_and_the_best_is_told(sweep, script):
@@ -52,7 +51,7 @@ def test_every_combination_is_trained_and_the_best_is_told(sweep, script):
         ("0.03", "1"),
         ("0.03", "2"),
     ]
-    assert states() == ["COMPLETE"] * 4
+    assert states() == ["done"] * 4
     assert f"best     val loss {float(table[0]['loss']):.4f}, " in result.out
     assert "step 10: trial 0, runs/sweep/0" in result.out
     (train,) = [line for line in result.out.splitlines() if line.startswith("train ")]
@@ -74,7 +73,7 @@ def test_every_combination_is_trained_and_the_best_is_told(sweep, script):
 def test_a_trial_that_fails_is_told_and_the_others_go_on(sweep):
     result = sweep("optimizer.lr=9,0.01")
     assert result.code == 1
-    assert states() == ["FAIL", "COMPLETE"]
+    assert states() == ["failed", "done"]
     assert "failed   trial 0: 10 steps in a row" in result.out
     assert "failed   1 of 2" in result.out
     assert rows()[0]["reason"].startswith("10 steps in a row")
@@ -94,11 +93,10 @@ def test_numbers_of_an_interval_are_drawn_and_more_may_follow(sweep):
 
 
 def test_tokens_that_differ_are_compared_by_bits_per_byte(sweep):
-    result = sweep("tokenizer=byte,char")
+    result = sweep("tokenizer=byte,char", "seed=1,2")
     assert result.code == 0, result.err
-    assert "trial  bits/byte  step" in result.out
     best = min(rows(), key=lambda row: float(row["bits_per_byte"]))
-    assert f"best     {float(best['bits_per_byte']):.4f} bits per byte, val loss" in result.out
+    assert f", {float(best['bits_per_byte']):.4f} bits per byte, " in result.out
 
 
 def test_seeds_are_taken_together_as_mean_and_spread_of_each_setting(sweep):
@@ -107,9 +105,9 @@ def test_seeds_are_taken_together_as_mean_and_spread_of_each_setting(sweep):
     fixed = {"optimizer.lr": "0.01"}
     losses = [loss_of(fixed | {"seed": seed}) for seed in ("1", "2", "5")]
     lines = result.out.splitlines()
-    heading = max(i for i, line in enumerate(lines) if "mean best loss" in line)
-    mean, spread, *rest = lines[heading + 1].split()
-    assert rest == ["3", "of", "3", "0.01"]
+    heading = max(i for i, line in enumerate(lines) if "mean loss" in line)
+    mean, spread, _, *rest = lines[heading + 1].split()
+    assert rest == ["3", "0.01"]
     assert float(spread) == pytest.approx(statistics.stdev(losses), abs=1e-4)
     gap = float(lines[heading + 2].split()[0]) - float(mean)
     assert gap == pytest.approx(loss_of({"optimizer.lr": "0.02"}), abs=2e-4)
@@ -123,8 +121,8 @@ def test_what_is_tried_cannot_change_amid_a_sweep(sweep, tmp_path):
     assert sweep(RATES).code == 0
     for other, message in (
         (("optimizer.lr=0.01,0.04",), "optimizer.lr=0.01,0.03, got 0.01,0.04"),
-        (SPACE, "model.n_layers=1, got 1,2"),
-        ((RATES, "trainer.max_steps=5"), "trainer.max_steps=4, got 5"),
+        (SPACE, "model.n_layers=(not given), got 1,2"),
+        ((RATES, "trainer.max_steps=5"), "trainer.max_steps=(not given), got 5"),
         ((RATES, "sweep.seed=2"), "sweep.seed=1, got 2"),
     ):
         sweep(*other).assert_refused(f"runs/sweep has {message}; ", "name=OTHER")
@@ -152,12 +150,19 @@ def test_of_two_overrides_of_a_key_the_later_counts(sweep):
     assert "seed" not in rows()[0]
 
 
-def test_gpus_are_shared_in_turn():
-    three = sweeping.Checked(tree={}, text="", gpus=("2", "5", "7"), n_devices=1)
-    shares = [sweeping._gpus_of(place, three)["CUDA_VISIBLE_DEVICES"] for place in range(4)]
-    assert shares == ["2", "5", "7", "2"]
-    four = sweeping.Checked(tree={}, text="", gpus=("0", "1", "2", "3"), n_devices=2)
-    assert sweeping._gpus_of(1, four) == {"CUDA_VISIBLE_DEVICES": "2,3"}
+def test_gpus_are_shared_in_turn(monkeypatch):
+    def shares(n_devices):
+        settings = SimpleNamespace(
+            hardware=SimpleNamespace(device="cuda"),
+            trainer=SimpleNamespace(devices_here=n_devices),
+        )
+        return [sweeping.gpus_of(place, settings)["CUDA_VISIBLE_DEVICES"] for place in range(4)]
+
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,5,7")
+    assert shares(1) == ["2", "5", "7", "2"]
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 4)
+    assert shares(2) == ["0,1", "2,3", "0,1", "2,3"]
 
 
 def test_tasks_of_srun_are_workers_of_one_sweep(sweep, short, tmp_path):  # its runs are simulated
@@ -187,10 +192,10 @@ def test_tasks_of_srun_are_workers_of_one_sweep(sweep, short, tmp_path):  # its 
 
 def test_real_runs_are_trained_as_their_values_say_and_pruned_where_they_do_worse(script, short):
     steps = ("trainer.max_steps=20", "trainer.val_every_steps=5", "optimizer=adamw")
-    pruner = ("sweep.pruner=median", "sweep.pruner_startup=1", "callbacks.samples=null")
+    pruner = ("callbacks=pruning", "callbacks.pruning.startup=1", "callbacks.samples=null")
     result = script("sweep", *short, "optimizer.lr=0.03,1e-9", *steps, *pruner)
     assert result.code == 0, result.err
-    assert states() == ["COMPLETE", "PRUNED"]
+    assert states() == ["done", "ended"]
     best, pruned = rows()
     assert best["trial"] == "0"
     # The run is saved at the step where it ended.
@@ -209,8 +214,8 @@ def test_real_runs_are_trained_as_their_values_say_and_pruned_where_they_do_wors
     assert listed[1].startswith("runs/sweep/0 ")
 
 
-def test_a_system_without_fcntl_is_refused_before_any_work(sweep, monkeypatch):
-    """Windows has no fcntl."""
-    monkeypatch.setitem(sys.modules, "fcntl", None)
+def test_windows_is_refused_before_any_work(sweep, monkeypatch):
+    """Windows has other signals."""
+    monkeypatch.setattr("gptmini.commands.sweep.os", SimpleNamespace(name="nt"))
     sweep(RATES).assert_refused("Linux or macOS", "gptmini train -m")
     assert not Path("data").exists()

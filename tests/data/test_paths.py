@@ -144,7 +144,7 @@ OF_OTHERS = {
     "prepared too": {"meta.json": "[" * 100_000, "c.txt": "Text."},
     "model": {"config.json": "{}", "README.md": "---\n---\nA model, trained by gptmini 0.3."},
     "export": {"README.md": "---\n---\nHow a model is exported by gptmini 0.3."},
-    "sweep": {"journal.log": '{"op_code":0,"study_name":"mine"}', "d.txt": "Text."},
+    "sweep": {"sweep.yaml": "# All runs of this sweep are mine.\n", "d.txt": "Text."},
     "reports": {
         "a.html": "<!doctype html>\n<html lang=en><head><title>step,train/loss</title>",
         "a.csv": "text,step\nstep,train/loss\n",

@@ -1,0 +1,183 @@
+"""The trials of a sweep. Trial n is the run SWEEP/n, and the files of this run are the only record of the trial.
+
+The run's config.yaml contains the values of the trial, its checkpoint says how far it is, and its file 'state' says how
+it ended. SWEEP/sweep.yaml contains what is tried. SWEEP/.locks/n is locked by the sweep that trains trial n.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+import yaml
+from filelock import FileLock, Timeout
+
+from gptmini.files import replacing
+from gptmini.process import MISUSE
+from gptmini.report.overview import Overview, overview_of
+from gptmini.runs import RunStatus, is_run, is_training, read_config, read_status, write_status
+from gptmini.sweep import Space, SweepSettings
+from gptmini.untrusted import read_yaml
+from gptmini.user_error import UserError
+
+FILE = "sweep.yaml"
+# gptmini.data.outputs recognises a sweep by this line.
+HEADING = "# All runs of this sweep of gptmini have these values in common.\n"
+ENDED = (0, MISUSE)  # exit codes of runs that are not started again
+
+
+class Row(NamedTuple):
+    """A trial that has started."""
+
+    trial: int
+    texts: Mapping[str, str]  # the values of the varied keys; empty until the run has stored them
+    run: Overview
+
+    @property
+    def exit_code(self) -> int | None:
+        """The exit code of the run's last start. None while the run is training."""
+        return None if self.run.status is None else self.run.status.exit_code
+
+
+class Trials:
+    """The trials of a sweep.
+
+    Args:
+        folder: the sweep's folder. It is created if it does not exist.
+        space: the varied keys and their values.
+        settings: how values are chosen.
+    """
+
+    def __init__(self, folder: Path, space: Space, settings: SweepSettings) -> None:
+        self.folder = folder
+        self.space = space
+        self.sampler = settings.sampler_of(space)
+        self.seed = settings.seed
+        self.n_trials = settings.n_trials_of(space)
+        self._ended: dict[int, Row] = {}  # the rows of ended trials, which do not change
+        (folder / ".locks").mkdir(parents=True, exist_ok=True)
+
+    def describe(self, description: Mapping[str, object]) -> None:
+        """Write the values that all runs have in common to sweep.yaml, by key.
+
+        If an earlier start has written this file, compare the values instead. Raises UserError if a value is different.
+        """
+        path = self.folder / FILE
+        if (self.folder / "journal.log").exists():
+            raise UserError(
+                f"{self.folder} is a sweep of an earlier version, which cannot be resumed; add name=OTHER"
+            )
+        with FileLock(self.folder / ".locks" / FILE):
+            if not path.exists():
+                text = yaml.safe_dump(dict(description), sort_keys=False, allow_unicode=True)
+                with replacing(path) as file:
+                    file.write(f"{HEADING}{text}".encode())
+
+        before = read_yaml(path)
+        for key in dict.fromkeys([*before, *description]):
+            was = before.get(key, "(not given)")
+            now = description.get(key, "(not given)")
+            if was != now:
+                raise UserError(
+                    f"the sweep in {self.folder} has {key}={was}, got {now}; to start a new sweep, add name=OTHER"
+                )
+
+    def open_trials(self, left_out: Collection[int]) -> list[int]:
+        """Return the trials that have not ended, without the trials that are left out."""
+        return [n for n in range(self.n_trials) if n not in left_out and not self._has_ended(n)]
+
+    def take(self, left_out: Collection[int]) -> tuple[int, FileLock] | None:
+        """Lock the first open trial that no process trains. Return its number and its lock.
+
+        Return None if no trial can be taken now.
+        """
+        for number in self.open_trials(left_out):
+            lock = self._lock(number)
+            if lock is not None:
+                return number, lock
+        return None
+
+    def values_of(self, number: int) -> dict[str, str]:
+        """Return the values of a trial by key, as on the command line. Draw them if its run has not stored them."""
+        stored = self._stored_values(number)
+        if stored:
+            return stored
+        if self.sampler == "grid":
+            return self.space.point(number)
+        finished = []
+        if self.sampler == "tpe":
+            rows = [row for row in self.rows() if row.exit_code == 0]
+            finished = [(row.texts, row.run.bits_per_byte) for row in rows if row.run.bits_per_byte]
+        return self.space.draw(self.seed, number, finished)
+
+    def record(self, number: int, code: int, reason: str | None) -> None:
+        """Record the exit code of a run, and the reason of a failure.
+
+        A run records these facts itself, unless it was killed or ended before it had a folder. A complete run stays
+        complete.
+        """
+        run = self.folder / str(number)
+        status = read_status(run) or RunStatus(state="failed", step=0)
+        if status.exit_code in (code, 0):
+            return
+        if code == 0:
+            status = replace(status, state="done")
+        run.mkdir(exist_ok=True)
+        write_status(run, replace(status, exit_code=code, reason=reason))
+
+    def rows(self) -> list[Row]:
+        """Return the rows of all trials that have started."""
+        found = [self._row(number) for number in range(self.n_trials)]
+        return [row for row in found if row is not None]
+
+    def _row(self, number: int) -> Row | None:
+        if number in self._ended:
+            return self._ended[number]
+        folder = self.folder / str(number)
+        lock = self._lock(number)
+        if lock is not None:
+            lock.release()
+
+        run = Overview(folder=folder, state="failed", changed=[], status=read_status(folder))
+        if is_run(folder):
+            run = overview_of(folder)
+        elif lock is not None and run.status is None:
+            return None  # it has not started
+        # Only the run knows the values that the sampler 'tpe' has drawn.
+        values = self._stored_values if self.sampler == "tpe" else self.values_of
+        row = Row(number, values(number), run)
+        if run.status is not None and row.exit_code in ENDED:
+            # The process of the run may take a second to end.
+            row = row._replace(run=replace(run, state=run.status.state))
+            self._ended[number] = row
+        elif lock is None:
+            row = row._replace(run=replace(run, state="running", status=None))
+        return row
+
+    def _stored_values(self, number: int) -> dict[str, str]:
+        """Return the values that the run of a trial has stored. Return an empty dict if it has not begun."""
+        run = self.folder / str(number)
+        if not is_run(run):
+            return {}
+        _, typed = read_config(run)
+        values = dict(line.split("=", 1) for line in typed if "=" in line)
+        return {key: values[key] for key in self.space.dimensions}
+
+    def _has_ended(self, number: int) -> bool:
+        if number in self._ended:
+            return True
+        status = read_status(self.folder / str(number))
+        return status is not None and status.exit_code in ENDED
+
+    def _lock(self, number: int) -> FileLock | None:
+        """Lock a trial. Return None if it has ended or another process trains it."""
+        lock = FileLock(self.folder / ".locks" / str(number))
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            return None
+        # The run may be training although the sweep that started it was killed.
+        if is_training(self.folder / str(number)) or self._has_ended(number):
+            lock.release()
+            return None
+        return lock
