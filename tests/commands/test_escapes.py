@@ -77,7 +77,7 @@ def test_the_reason_of_a_failure_is_written_with_escapes(tmp_path):
     class Module:
         global_step = 0
 
-    with pytest.raises(ZeroDivisionError), result.recording_failure(Run, Module):
+    with pytest.raises(ZeroDivisionError), result.recording_failure(Run, Module, began=0.0):
         raise ZeroDivisionError(HOSTILE)
     assert SHOWN in Run.log.getvalue()
     assert Run.log.getvalue().replace("\n", "").isprintable()

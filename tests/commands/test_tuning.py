@@ -8,12 +8,13 @@ import shutil
 import pytest
 import torch
 import yaml
+from optuna.distributions import CategoricalDistribution
 
 import gptmini
 from gptmini.checkpoint.file import read_checkpoint
 from gptmini.job.sweeping import check_and_prepare
 from gptmini.runs import curves_of, read_lines
-from gptmini.sweep import Dimension, Space
+from gptmini.sweep import Space
 from interop.nanogpt_files import write_nanogpt
 from run_folders import config_of, last, newest
 
@@ -378,8 +379,9 @@ def test_the_context_of_trained_weights_is_what_a_short_text_allows(
     full = None if context == 8 else 8
     sizes = yaml.safe_load(script("train", *text, "--cfg", "job").out)["model"]
     assert (sizes["context_length"], sizes["full_context_length"]) == (context, full)
-    space = Space([Dimension("seed", texts=("1", "2"))], text)
-    assert check_and_prepare(space, None).tree["model"] == sizes
+    space = Space(dimensions={"seed": CategoricalDistribution(("1", "2"))}, tried={}, fixed=text)
+    settings, _ = check_and_prepare(space, None)
+    assert settings.plain["model"] == sizes
 
     result = script("train", *text, *SHORT_RUN, *TUNE[3:])
     assert result.code == 0, result
