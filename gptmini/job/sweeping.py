@@ -113,6 +113,8 @@ def train_all(
 def check_and_prepare(space: Space, config_dir: str | None) -> tuple[Settings, str]:
     """Check every value of a sweep, and prepare the text of its first run.
 
+    With budget=, each run chooses its own vocabulary, so no text is prepared, and the digest is empty.
+
     Return the settings of the first run, and the digest of its tokens.
     Raises UserError if a key or a value is wrong, or if the text cannot be read.
     """
@@ -132,6 +134,8 @@ def check_and_prepare(space: Space, config_dir: str | None) -> tuple[Settings, s
         parts.append((settings, typed))
 
     settings, typed = parts[0]
+    if settings.root.budget is not None:
+        return settings, ""
     watcher = Watcher(on_note=lambda note: print_topic("data", note))
     store, _ = open_tokens(settings, typed, watcher=watcher)
     settings = fit_context(settings, typed, store, watcher)

@@ -10,9 +10,12 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from optuna.distributions import CategoricalDistribution
 
 import programs
 from gptmini.job import sweeping
+from gptmini.job.sweeping import check_and_prepare
+from gptmini.sweep import Space
 from kills import check
 from pretended_run import loss_of
 from pretended_sweep import TRAIN
@@ -219,3 +222,10 @@ def test_windows_is_refused_before_any_work(sweep, monkeypatch):
     monkeypatch.setattr("gptmini.commands.sweep.os", SimpleNamespace(name="nt"))
     sweep(RATES).assert_refused("Linux or macOS", "gptmini train -m")
     assert not Path("data").exists()
+
+
+def test_with_a_budget_no_text_is_prepared_that_no_run_uses(script, short):
+    seeds = {"seed": CategoricalDistribution(("1", "2"))}
+    space = Space(dimensions=seeds, tried={}, fixed=[*short, "budget=10s"])
+    _, text = check_and_prepare(space, None)
+    assert (text, Path("data").exists()) == ("", False)
