@@ -25,7 +25,7 @@ SPEAKERS = {
 }
 
 
-# Fields with which other programs change what is trained on. Only Alpaca's format uses "history".
+# Fields that other programs use to choose what is trained on. Only Alpaca's format uses "history".
 UNUSED = ("chosen", "rejected", "label", "functions", "documents", "history")
 LABELS = ("label", "kto_tag")  # false if the answer of a record is a bad example
 

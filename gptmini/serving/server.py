@@ -426,7 +426,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def content_security_policy(page: str) -> str:
-    """Return a policy with which a browser runs only the script and the style of this page."""
+    """Return a policy that lets a browser run only the script and the style of this page."""
     policy = "default-src 'none'; img-src data:; connect-src 'self'; base-uri 'none'; form-action 'none'; "
     for tag, content in re.findall(r"<(script|style)>(.*?)</", page, flags=re.DOTALL):
         digest = base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()

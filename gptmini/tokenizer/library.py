@@ -148,7 +148,7 @@ class LibraryTokenizer:
 
     @cached_property
     def answer_end(self) -> int | None:
-        """The id of the added token with which the chat template closes an answer. None if there is no such token."""
+        """The id of the added token that closes an answer in the chat template. None if there is no such token."""
         if self.chat_template is None:
             return None
         with suppress(UserError):  # a model whose template is invalid can still continue text
