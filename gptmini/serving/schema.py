@@ -17,6 +17,7 @@ from pydantic import (
     NonNegativeInt,
     ValidationError,
 )
+from typing_extensions import TypedDict  # pydantic requires this class before Python 3.12
 
 from gptmini.printable import printable
 from gptmini.serving.engine import AnswerPiece
@@ -81,6 +82,12 @@ class RequestError(Exception):
         self.body = {"error": {"message": message, "type": kind, "param": param, "code": code}}
 
 
+class StreamOptions(TypedDict, total=False):
+    """The options of a stream. Others are ignored."""
+
+    include_usage: bool | None
+
+
 class _Sampling(BaseModel):
     """The fields that requests for completions and for chats have. None means that the server's default is used."""
 
@@ -93,7 +100,7 @@ class _Sampling(BaseModel):
     seed: Integer | None = None
     stop: str | Annotated[Several[str], Field(max_length=MOST_STOPS)] = ""
     stream: bool = False
-    stream_options: dict[str, bool | None] = {}
+    stream_options: StreamOptions = {}
     # These fields are not part of OpenAI's API. Other servers of open models use the same names.
     top_k: int | None = None
     min_p: float | None = None
@@ -144,7 +151,7 @@ class ChatRequest(_Sampling):
 class AttentionRequest(BaseModel):
     """The body of a request to /attention, which the web page sends. It has a text or the messages of a chat."""
 
-    model_config = ConfigDict(extra="forbid", strict=True)
+    model_config = ConfigDict(extra="allow", strict=True)
 
     text: str = ""
     messages: Several[dict[str, Any]] | None = None
