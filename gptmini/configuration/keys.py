@@ -135,13 +135,10 @@ def unknown_key(key: str) -> str:
         return message
 
     close = nearest_key(key)
-    if not close:
-        return (
-            f"unknown key {key}; see --help {group}"
-            if group in groups()
-            else f"unknown key {key}; see --help"
-        )
-    return f"unknown key {key}; did you mean {close}?"
+    if close:
+        return f"unknown key {key}; did you mean {close}?"
+    help_of = f"--help {group}" if group in groups() else "--help"
+    return f"unknown key {key}; see {help_of}"
 
 
 def nearest_key(key: str) -> str:

@@ -106,12 +106,15 @@ def _stored_configuration(
         raise UserError(
             f"cannot resume {folder}, because it is an imported model; start a run with init_from={folder}"
         )
+
     for key in RETIRED:
         *above, name = key.split(".")
         part: Any = tree
         for group in above:
-            part = part.get(group) or {}
-        part.pop(name, None)
+            part = part.get(group) if isinstance(part, dict) else None
+        if isinstance(part, dict):
+            part.pop(name, None)
+
     for group in PART_GROUPS:
         # A part from the command line replaces the stored part of the same name, so that the file adds nothing to it.
         for name in list(tree.get(group) or {}):

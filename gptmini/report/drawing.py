@@ -18,7 +18,6 @@ from matplotlib.figure import Figure
 from gptmini.printable import printable
 from gptmini.report.tables import visible
 
-FAINT = "#b8c0c8"  # for values behind their bold average
 FUTURE = "#eceff2"  # for positions that a token cannot attend to, and for grid lines
 
 # matplotlib settings of every figure.

@@ -56,7 +56,7 @@ MOST_SHOWN = 64  # maximum number of tokens for which the web page shows attenti
 MOST_CONNECTIONS = 1000
 # Open files per connection. asyncio accepts several backlogs of connections before the first is dropped.
 BACKLOGS = 8
-FEWEST_CONNECTIONS = 8  # a system that allows few open files may refuse some of them
+FEWEST_CONNECTIONS = 8  # even if the system allows too few open files for them
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -51,6 +51,12 @@ def test_a_run_with_a_retired_key_resumes(complete, resume):
     assert "embedding_tokens" not in config_of(newest())["callbacks"]["pictures"]
 
 
+def test_a_number_instead_of_a_callback_is_refused(complete, resume):
+    complete()
+    rewrite(callbacks={"pictures": 3})
+    resume("trainer.max_steps=9").assert_refused("callbacks")
+
+
 # A function that is not on Hydra's own list of refused functions.
 CALL = {"_target_": "shutil.copyfile", "src": "my.txt", "dst": "executed"}
 CHANGES = {
