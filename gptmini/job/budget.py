@@ -1,16 +1,16 @@
 """Implement the key budget=: choose the sizes and the steps of a new run for its text, its machine and a time limit.
 
-Command-line overrides and the values of an experiment are kept. gptmini.training.budget.search chooses all other
-values. The run's configuration stores the chosen values as plain numbers.
+Command-line overrides and the values of an experiment are kept. gptmini.training.budget chooses all other values. The
+run's configuration stores the chosen values as plain numbers.
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 
-from gptmini.configuration.building import check_model, hardware_for, text_settings
+from gptmini.configuration.building import build_settings
 from gptmini.configuration.init_from import fit_context
 from gptmini.configuration.keys import is_chosen_by_experiment
 from gptmini.configuration.overrides import Typed
@@ -21,22 +21,16 @@ from gptmini.user_error import UserError
 
 if TYPE_CHECKING:
     from gptmini.data import Corpus, Progress, TokenStore, Watcher
+    from gptmini.training.budget.ladder import Rung
     from gptmini.training.budget.law import Text
-    from gptmini.training.budget.search import Candidate, Search
 
 # After this many bytes, stop reading the text. Then estimate the total size of the text from the fraction of its
 # files that was read.
 ENOUGH = 50_000_000
-TIME_OVER = "the time ran out before training started"
-
-
-class BudgetChoice(NamedTuple):
-    """The values that were chosen for a run, and the tokens of the run."""
-
-    changes: Mapping[str, Any]  # values by dotted key, for build_settings
-    store: "TokenStore"
-    prepared_now: bool
-    lines: Sequence[str]  # tell the user the chosen values and the reason
+# Fraction of the time that is used to measure the chosen model, because the speed of many machines changes every few
+# seconds. A minute is enough to average over these changes.
+CHOSEN_SHARE = 0.03
+CHOSEN_SECONDS = 60.0
 
 
 class BudgetChooser:
@@ -61,14 +55,16 @@ class BudgetChooser:
 
         self.settings = settings
         self.typed = typed
-        self.changes: dict[str, Any] = {}
         self.watcher = watcher
+        self.open_keys = keys_to_choose(settings, typed)
         self.deadline = began + (settings.root.seconds or 0.0) - AROUND
 
-    def choose(self) -> BudgetChoice:
+    def choose(self) -> "tuple[Settings, TokenStore, bool, Sequence[str]]":
         """Choose the vocabulary and the sizes, then open the tokens, then choose the number of steps.
 
-        Raises UserError if the text cannot be read, or if the time runs out before training starts. Raises
+        Return the settings with the chosen values, the tokens, whether this call prepared them, and lines about the
+        choice.
+        Raises UserError if the text cannot be read, or if the time is too short for a step and a validation. Raises
         pydantic.ValidationError if no sizes fit the overrides.
         """
         from gptmini.training.assembling import check_prompts
@@ -76,202 +72,108 @@ class BudgetChooser:
 
         assert self.settings.text is not None
         corpus = self.settings.text()
-        candidates: list[Candidate] = []
+        rungs: list[Rung] = []
         # If the vocabulary size is chosen here, choose it before building the tokenizer. Token files have their own
         # tokenizer. The sources of a mixture may have their own tokenizer, too.
-        chooses_vocabulary = (
-            self._is_open("tokenizer.vocab_size")
-            and "vocab_size" in self.settings.plain["tokenizer"]
-        )
-        if chooses_vocabulary and not hasattr(corpus, "prepare"):
-            n_bytes = bytes_to_train_on(corpus)
-            candidates = self._choose_sizes(partial(Text.in_pairs, n_bytes))
+        if "tokenizer.vocab_size" in self.open_keys and not hasattr(corpus, "prepare"):
+            rungs = self._choose_sizes(partial(Text.in_pairs, bytes_to_train_on(corpus)))
+
+        def on_progress(progress: "Progress") -> None:
+            self._seconds_left()
+            self.watcher.on_progress(progress)
+
         store, prepared_now = open_tokens(
             self.settings,
             self.typed,
-            watcher=replace(
-                self.watcher, on_progress=self._with_deadline(self.watcher.on_progress)
-            ),
+            watcher=replace(self.watcher, on_progress=on_progress),
             corpus=corpus,
         )
         self.settings = fit_context(self.settings, self.typed, store, self.watcher)
         check_prompts(self.settings.callbacks, store)
         text = Text.of(store)
-        # With init_from=, the model's sizes are fixed, so there is nothing to search.
-        sizes = [key for key in keys_with("by_budget") if key.startswith("model.")]
-        if not candidates and any(map(self._is_open, sizes)):
-            candidates = self._choose_sizes(lambda width: text)
-        seconds_a_step = self._choose_steps(store, text)
-        return BudgetChoice(
-            changes=self.changes,
-            store=store,
-            prepared_now=prepared_now,
-            lines=self._lines(candidates, text, seconds_a_step),
-        )
+        # With init_from=, the sizes of the model are fixed.
+        if not rungs and any(key.startswith("model.") for key in self.open_keys):
+            rungs = self._choose_sizes(lambda width: text)
+        tokens_a_second = self._choose_steps(store, text)
+        lines = lines_of(self.settings, text, rungs, tokens_a_second)
+        return self.settings, store, prepared_now, lines
 
-    def _choose_sizes(self, text_of: "Callable[[int], Text]") -> "list[Candidate]":
-        """Choose the vocabulary, the model sizes and the batch size. Return the models that were compared.
-
-        The function text_of takes the width of a model. It returns the size of the text. The size is counted in tokens
-        that suit a model of this width.
-        """
-        from gptmini.training.budget.search import best_of
-        from gptmini.training.budget.timing import TooSlow
+    def _choose_sizes(self, text_of: "Callable[[int], Text]") -> "list[Rung]":
+        """Choose the vocabulary, the model sizes and the batch size. Return the models that were compared."""
+        from gptmini.training.budget.ladder import best_of, climb
 
         # Report at every width. The progress line itself limits how often it prints.
         def reported_text_of(width: int) -> "Text":
             self._report("measuring models of increasing width")
             return text_of(width)
 
-        try:
-            candidates = self._search().candidates(reported_text_of)
-        except TooSlow as error:
-            raise self._too_slow(error.seconds) from None
-        best = best_of(candidates)
-        chosen = {
-            f"model.{name}": value
-            for name, value in asdict(best.config).items()
-            if self._is_open(f"model.{name}")
-        }
-        chosen["trainer.global_batch_size"] = best.global_batch_size
-        if "vocab_size" in self.settings.plain["tokenizer"]:
-            chosen["tokenizer.vocab_size"] = best.config.vocab_size
-        self._apply(chosen)
-        return candidates
-
-    def _search(self) -> "Search":
-        """Return a search for the remaining time."""
-        from gptmini.training.budget.search import Search
-
-        return Search(
-            model=self.settings.model,
-            trainer=self.settings.trainer,
-            make_optimizer=self.settings.optimizer.build,
-            hardware_for=partial(hardware_for, trainer=self.settings.trainer),
-            is_open=self._is_open,
-            seconds=self._seconds_left(),
+        seconds = self._seconds_left()
+        rungs = climb(self.settings, self.open_keys, reported_text_of, seconds)
+        best = best_of(rungs)
+        if best.n_steps < 1:
+            raise self._too_slow(best.seconds_a_step)
+        self._apply(
+            {
+                **{f"model.{name}": value for name, value in asdict(best.config).items()},
+                "trainer.global_batch_size": best.global_batch_size,
+                "tokenizer.vocab_size": best.config.vocab_size,
+            }
         )
+        return rungs
 
     def _choose_steps(self, store: "TokenStore", text: "Text") -> float:
         """Choose the number of steps that fill the remaining time, and how often to validate.
 
-        Return the seconds per step.
+        Return the training tokens per second.
         """
         from gptmini.training.assembling import assemble
         from gptmini.training.budget import timing
+        from gptmini.training.budget.ladder import most_steps
 
         self._report("measuring the chosen model")
         module, _ = assemble(self.settings, store)
-        trainer = self.settings.trainer
-        tokens_a_step = trainer.global_batch_size * self.settings.model.context_length
-        most = self._search().most_steps(text, tokens_a_step)
+        seconds_a_step, warm_up = timing.measure_module(
+            module,
+            self.settings.hardware,
+            seconds=min(CHOSEN_SHARE * self._seconds_left(), CHOSEN_SECONDS),
+        )
         seconds = self._seconds_left()
-        try:
-            seconds_a_step, warm_up = timing.seconds_of_step(
-                module, self.settings.hardware, seconds=seconds, limit=seconds
-            )
-        except timing.TooSlow as error:
-            raise self._too_slow(error.seconds) from None
-
-        seconds = self.deadline - time.monotonic()
-        if module.compiles and trainer.n_ranks > 1:
+        if module.compiles and module.settings.n_ranks > 1:
             # Only this rank has compiled the loss. The other ranks compile it in their first step.
             seconds -= warm_up
         n_steps, val_every = timing.steps_that_fit(
             seconds,
             seconds_a_step,
-            most=most,
-            tokens_a_step=tokens_a_step,
-            n_val_tokens=timing.n_validation_tokens(store, trainer),
+            timing.seconds_of_validation(seconds_a_step, module),
+            most=most_steps(module.settings, self.open_keys, text, module.tokens_per_step),
         )
         if n_steps < 1:
-            raise self._too_slow(seconds_a_step if seconds > 0 else 0.0)
+            raise self._too_slow(seconds_a_step)
         self._apply({"trainer.max_steps": n_steps, "trainer.val_every_steps": val_every})
-        return seconds_a_step
+        return module.tokens_per_step / seconds_a_step
 
-    def _lines(
-        self, candidates: "Sequence[Candidate]", text: "Text", seconds_a_step: float
-    ) -> list[str]:
-        """Return lines that show the chosen values and explain why budget= chose them."""
-        model = self.settings.model
-        trainer = self.settings.trainer
-        n_tokens = trainer.global_batch_size * model.context_length
-        passes = trainer.max_steps * n_tokens * text.bytes_per_token / text.n_bytes
-        return [
-            f"{text.n_bytes:,} training bytes; {n_tokens / seconds_a_step:,.0f} tokens per second",
-            f"chosen: vocabulary {text.n_vocab:,}, {model.n_layers} blocks of width {model.d_model}, "
-            f"dropout {model.dropout:g}, context {model.context_length}, {trainer.global_batch_size} sequences per "
-            f"step, {trainer.max_steps:,} steps: {passes:.2g} passes over the text",
-            *why(candidates),
-        ]
-
-    def _is_open(self, key: str) -> bool:
-        """Return whether budget= may choose a key.
-
-        budget= must not change a key that an override, an experiment or the model of init_from sets. There are two
-        exceptions. budget= replaces an experiment's number of steps. An option such as model=llama_tiny chooses the
-        form of the model, but not its sizes.
-        """
-        if key not in keys_with("by_budget"):
-            return False
-        if key in ("trainer.max_steps", "trainer.val_every_steps"):
-            return not self.typed.has(key)
-        of_source = self.settings.root.init_from is not None and key.startswith(
-            ("model.", "tokenizer.")
-        )
-        is_set = self.typed.has(key) or is_chosen_by_experiment(key, self.typed)
-        return not of_source and not is_set
-
-    def _apply(self, changes: Mapping[str, Any]) -> None:
-        """Apply chosen values to the settings. Skip the keys that budget= may not choose."""
-        changes = {key: value for key, value in changes.items() if self._is_open(key)}
-        self.changes |= changes
-
-        by_group: dict[str, dict[str, Any]] = {"model": {}, "trainer": {}, "tokenizer": {}}
-        for key, value in changes.items():
-            group, _, name = key.partition(".")
-            by_group[group][name] = value
-        settings = self.settings
-        tokenizer = settings.tokenizer
-        if by_group["tokenizer"]:
-            tokenizer = text_settings(settings.plain, self.changes).tokenizer
-        model = replace(settings.model, **by_group["model"])
-        trainer = replace(settings.trainer, **by_group["trainer"])
-        self.settings = replace(
-            settings,
-            model=model,
-            trainer=trainer,
-            hardware=hardware_for(model.d_model, trainer),
-            tokenizer=tokenizer,
-        )
-        # Check the callbacks now, because preparing the text can take minutes. The final callbacks are built later, for
-        # the chosen model.
-        check_model(self.settings.model, settings.callbacks, settings.root.frozen)
+    def _apply(self, chosen: dict[str, float]) -> None:
+        """Build the settings with the chosen values of the open keys."""
+        changes = {key: value for key, value in chosen.items() if key in self.open_keys}
+        self.settings = build_settings(self.settings.plain, changes)
 
     def _seconds_left(self) -> float:
         """Return the seconds that remain for training. Raise UserError if no time remains."""
         left = self.deadline - time.monotonic()
         if left <= 0:
-            raise self._too_short(TIME_OVER)
+            raise self._too_short("the time ran out before training started")
         return left
 
     def _too_slow(self, seconds_a_step: float) -> UserError:
-        """Return the error for a budget that is too short for one step and a validation.
-
-        The argument seconds_a_step is 0 if the time is over and no step was measured.
-        """
-        if seconds_a_step == 0:
-            return self._too_short(TIME_OVER)
         return self._too_short(
-            f"one step takes {seconds_a_step:.3g} s or more, and a validation must follow it"
+            f"one step takes {seconds_a_step:.3g} s, and a validation must follow it"
         )
 
     def _too_short(self, reason: str) -> UserError:
-        """Return the error for a budget that leaves no time to train."""
         fix = "raise budget="
         if self.settings.hardware.compile:
             fix += ", set trainer.compile=false"
-        if self._is_open("tokenizer.vocab_size"):
+        if "tokenizer.vocab_size" in self.open_keys:
             fix += (
                 ", or run gptmini prepare before gptmini train and give both commands the same "
                 "tokenizer.vocab_size="
@@ -280,37 +182,58 @@ class BudgetChooser:
         return UserError(f"budget={budget} leaves no time to train: {reason}; {fix}")
 
     def _report(self, phase: str) -> None:
-        """Report the current phase to the watcher."""
         from gptmini.data import Progress
 
         self.watcher.on_progress(Progress(phase=phase, n_bytes=0, share=None))
 
-    def _with_deadline(
-        self, on_progress: "Callable[[Progress], None]"
-    ) -> "Callable[[Progress], None]":
-        """Return a function that calls on_progress, but raises UserError once the time is over."""
 
-        def report(progress: "Progress") -> None:
-            self._seconds_left()
-            on_progress(progress)
+def keys_to_choose(settings: Settings, typed: Typed) -> frozenset[str]:
+    """Return the keys that budget= may choose.
 
-        return report
+    budget= must not change a key that an override, an experiment or the model of init_from sets. There are two
+    exceptions. budget= replaces an experiment's number of steps. An option such as model=llama_tiny chooses the form of
+    the model, but not its sizes.
+    """
+    found = []
+    for key in keys_with("by_budget"):
+        group, _, name = key.partition(".")
+        of_source = settings.root.init_from is not None and group in ("model", "tokenizer")
+        is_duration = key in ("trainer.max_steps", "trainer.val_every_steps")
+        is_set = typed.has(key) or (not is_duration and is_chosen_by_experiment(key, typed))
+        if name in settings.plain[group] and not of_source and not is_set:
+            found.append(key)
+    return frozenset(found)
 
 
-def why(candidates: "Sequence[Candidate]") -> list[str]:
-    """Return a line that compares the predicted losses of the next narrower and the next wider model with the best."""
-    from gptmini.training.budget.search import best_of
+def lines_of(
+    settings: Settings, text: "Text", rungs: "Sequence[Rung]", tokens_a_second: float
+) -> list[str]:
+    """Return lines that show the chosen values, and compare the next narrower and the next wider model with the best.
 
-    if not candidates:
-        return []
-    best = best_of(candidates)
-    i = candidates.index(best)
-    neighbours = [candidates[j] for j in (i - 1, i + 1) if 0 <= j < len(candidates)]
-    losses = [
-        f"{other.loss / best.loss - 1:.1%} higher at width {other.config.d_model} after {other.n_steps:,.0f} steps"
-        for other in neighbours
+    The argument rungs is empty if the sizes were not chosen.
+    """
+    from gptmini.training.budget.ladder import best_of
+
+    model = settings.model
+    trainer = settings.trainer
+    n_tokens = trainer.max_steps * trainer.global_batch_size * model.context_length
+    passes = n_tokens * text.bytes_per_token / text.n_bytes
+    lines = [
+        f"{text.n_bytes:,} training bytes; {tokens_a_second:,.0f} tokens per second",
+        f"chosen: vocabulary {text.n_vocab:,}, {model.n_layers} blocks of width {model.d_model}, "
+        f"dropout {model.dropout:g}, context {model.context_length}, {trainer.global_batch_size} sequences per "
+        f"step, {trainer.max_steps:,} steps: {passes:.2g} passes over the text",
     ]
-    return [f"why: the predicted loss is {' and '.join(losses)}"] if losses else []
+    if len(rungs) > 1:
+        best = best_of(rungs)
+        i = rungs.index(best)
+        losses = [
+            f"{other.loss / best.loss - 1:.1%} higher at width {other.config.d_model} after {other.n_steps:,.0f} steps"
+            for other in rungs[max(0, i - 1) : i + 2]
+            if other is not best
+        ]
+        lines.append(f"why: the predicted loss is {' and '.join(losses)}")
+    return lines
 
 
 def bytes_to_train_on(corpus: "Corpus") -> int:

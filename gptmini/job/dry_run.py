@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from gptmini.hardware import Hardware
     from gptmini.training import GPTModule
 
-# Measure steps as budget= does for a run of this many seconds: for 3 s, and start no step after 10 s.
-PLANNED_SECONDS = 100.0
+SECONDS = 3.0  # how long to measure steps
 # A float32 weight, its gradient, and one moment, as of Muon. AdamW stores two moments. Frozen weights have neither.
 BYTES_PER_PARAMETER = 12
 BYTES_PER_FROZEN_PARAMETER = 4
@@ -52,6 +51,7 @@ def dry_run(composed: Composed) -> None:
     from gptmini.model.gpt import meta_gpt
     from gptmini.runs import open_run
     from gptmini.training.assembling import assemble
+    from gptmini.training.budget import timing
     from gptmini.training.loggers.console import ConsoleLogger
 
     # Raise the errors of a run whose folder cannot be used. A new folder is removed at the end of the block.
@@ -80,36 +80,34 @@ def dry_run(composed: Composed) -> None:
             )
         module, _ = assemble(settings, store)
         watcher.on_progress(Progress(phase="measuring steps", n_bytes=0, share=None))
-        seconds_a_step = measure_step(module, settings.hardware)
+        if settings.hardware.device == "cuda":
+            torch.cuda.reset_peak_memory_stats()
+        seconds_a_step, _ = timing.measure_module(module, settings.hardware, seconds=SECONDS)
 
     announcer.print_setup(module, settings, is_new=True)
-    announcer.print_topic("reasons", *reasons_of(settings.hardware))
+    announcer.print_topic(
+        "reasons",
+        *(
+            f"trainer.{name}={str(getattr(settings.hardware, name)).lower()}: {reason}"
+            for name, reason in settings.hardware.reasons.items()
+        ),
+    )
     left_out = "without samples, pictures and TensorBoard"
     announcer.print_topic("memory", memory_line(settings.hardware), left_out)
-    announcer.print_topic("steps", steps_line(module))
-    announcer.print_topic("speed", *speed_lines(module, seconds_a_step))
+    n_steps = module.settings.max_steps
+    per_step = module.tokens_per_step
+    announcer.print_topic(
+        "steps", f"{n_steps:,} steps of {per_step:,} tokens: {n_steps * per_step:,} tokens"
+    )
+    speed = f"{seconds_a_step:.2g} s per step, {per_step / seconds_a_step:,.0f} tokens per second"
+    announcer.print_topic("speed", speed)
+    n_ranks = module.settings.n_ranks
+    if n_ranks > 1:
+        announcer.print_topic(
+            "", f"measured on one device; {n_ranks} devices also exchange gradients"
+        )
     announcer.print_topic("time", *time_lines(module, seconds_a_step))
     announcer.print_topic("next", "to train, run the same command without --dry-run")
-
-
-def measure_step(module: "GPTModule", hardware: "Hardware") -> float:
-    """Return the seconds per step. On a CUDA GPU, start to measure the peak memory, too."""
-    import torch
-
-    from gptmini.training.budget.timing import seconds_of_step
-
-    if hardware.device == "cuda":
-        torch.cuda.reset_peak_memory_stats()
-    seconds_a_step, _ = seconds_of_step(module, hardware, seconds=PLANNED_SECONDS)
-    return seconds_a_step
-
-
-def reasons_of(hardware: "Hardware") -> list[str]:
-    """Return a line with the key, the value and the reason for each automatic choice of the hardware."""
-    return [
-        f"trainer.{name}={str(getattr(hardware, name)).lower()}: {reason}"
-        for name, reason in hardware.reasons.items()
-    ]
 
 
 def memory_line(hardware: "Hardware") -> str:
@@ -127,39 +125,14 @@ def memory_line(hardware: "Hardware") -> str:
     return shown_peak + shown_size
 
 
-def steps_line(module: "GPTModule") -> str:
-    """Return a line with the number of steps and the number of training tokens."""
-    n_steps = module.settings.max_steps
-    per_step = tokens_per_step(module)
-    return f"{n_steps:,} steps of {per_step:,} tokens: {n_steps * per_step:,} tokens"
-
-
-def speed_lines(module: "GPTModule", seconds_a_step: float) -> list[str]:
-    """Return lines with the seconds per step and the tokens per second."""
-    settings = module.settings
-    per_second = tokens_per_step(module) / seconds_a_step
-    lines = [f"{seconds_a_step:.2g} s per step, {per_second:,.0f} tokens per second"]
-    if settings.n_ranks > 1:
-        lines.append(f"measured on one device; {settings.n_ranks} devices also exchange gradients")
-    return lines
-
-
 def time_lines(module: "GPTModule", seconds_a_step: float) -> list[str]:
     """Return lines with the time of the entire run, and the step at which trainer.max_time ends it."""
     from gptmini.durations import duration
-    from gptmini.training.budget.timing import (
-        AROUND,
-        n_validation_tokens,
-        seconds_of_validation,
-    )
+    from gptmini.training.budget.timing import AROUND, seconds_of_validation
 
     settings = module.settings
     n_steps = settings.max_steps
-    of_validation = seconds_of_validation(
-        seconds_a_step,
-        tokens_a_step=tokens_per_step(module),
-        n_val_tokens=n_validation_tokens(module.store, settings),
-    )
+    of_validation = seconds_of_validation(seconds_a_step, module)
     n_validations = math.ceil(n_steps / settings.validation_interval)
     if module.origin is not None:
         n_validations += 1  # a run with trained weights starts with a validation
@@ -173,8 +146,3 @@ def time_lines(module: "GPTModule", seconds_a_step: float) -> list[str]:
         step = int(n_steps * max(0.0, limit - AROUND - of_validation) / work)
         lines.append(f"trainer.max_time={settings.max_time} ends the run at about step {step:,}")
     return lines
-
-
-def tokens_per_step(module: "GPTModule") -> int:
-    """Return the number of training tokens of a step, over all devices."""
-    return module.settings.global_batch_size * module.model.config.context_length

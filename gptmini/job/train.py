@@ -132,18 +132,14 @@ def open_run_tokens(
 
     Return the settings of the run, its tokens, whether this call prepared them, and lines about the choice of budget=.
     """
-    lines: Sequence[str] = ()
     if settings.root.budget is not None and settings.root.resume is None:
-        chooser = BudgetChooser(settings, typed, watcher, began=began)
-        changes, store, prepared_now, lines = chooser.choose()
-        settings = chooser.settings
-    else:
-        store, prepared_now = open_tokens(settings, typed, state, watcher=watcher)
-        settings = fit_context(settings, typed, store, watcher)
-        changes = steps_for_epochs(settings, store)
+        return BudgetChooser(settings, typed, watcher, began=began).choose()
+    store, prepared_now = open_tokens(settings, typed, state, watcher=watcher)
+    settings = fit_context(settings, typed, store, watcher)
+    changes = steps_for_epochs(settings, store)
     if changes:
         settings = build_settings(settings.plain, changes)
-    return settings, store, prepared_now, lines
+    return settings, store, prepared_now, ()
 
 
 def plan_of(run: "Run", settings: Settings, store: "TokenStore") -> dict[str, Any]:

@@ -47,20 +47,8 @@ def assemble(
     if state is not None and state.step > 0:
         restore_callbacks(settings.callbacks, state)
 
-    hardware = settings.hardware
-    trainer = settings.trainer
-    if trainer.batch_size == "auto":
-        batch_size = choose_batch_size(
-            model,
-            global_batch_size=trainer.global_batch_size,
-            n_ranks=trainer.n_ranks,
-            device=hardware.device,
-            precision=hardware.precision,
-            compile=hardware.compile,
-            recompute=trainer.checkpoint_activations,
-        )
-        trainer = replace(trainer, batch_size=batch_size)
-
+    batch_size = choose_batch_size(model, settings.trainer, settings.hardware)
+    trainer = replace(settings.trainer, batch_size=batch_size)
     settings = replace(settings, trainer=trainer)
     module = GPTModule(model, store, settings, state=state, origin=origin)
     seed = settings.root.seed

@@ -315,6 +315,11 @@ class GPTModule(L.LightningModule):
         return distributed.full_model(self.model, keep=self.trainer.is_global_zero)
 
     @property
+    def tokens_per_step(self) -> int:
+        """The number of training tokens of an optimizer step, over all devices."""
+        return self.settings.global_batch_size * self.model.config.context_length
+
+    @property
     def latest_evaluation(self) -> Evaluation:
         """The result of the latest validation. Callbacks that run at the end of a validation use it."""
         assert self.evaluation is not None

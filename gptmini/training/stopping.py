@@ -294,11 +294,7 @@ class Stopping(L.Callback):
             of_validation = 0.0  # unknown
         else:
             # A validation takes as long as many steps, so one slow step must not count for it.
-            of_validation = timing.seconds_of_validation(
-                self._fastest_step,
-                tokens_a_step=settings.global_batch_size * pl_module.model.config.context_length,
-                n_val_tokens=timing.n_validation_tokens(pl_module.store, settings),
-            )
+            of_validation = timing.seconds_of_validation(self._fastest_step, pl_module)
 
         # A GPU runs one step behind the host. The ranks of several GPUs read a request to stop two steps later.
         n_steps = 1

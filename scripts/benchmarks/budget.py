@@ -173,13 +173,12 @@ def steps_of(cell: Cell, overrides: list[str]) -> list[str]:
     subject = subject_of(overrides)
     module, _ = subject.assemble()
     hardware = subject.settings.hardware
-    seconds_a_step, _ = timing.seconds_of_step(module, hardware, seconds=cell.seconds)
+    seconds_a_step, _ = timing.measure_module(module, hardware, seconds=0.03 * cell.seconds)
     n_steps, val_every = timing.steps_that_fit(
         cell.seconds - AROUND,
         seconds_a_step,
+        timing.seconds_of_validation(seconds_a_step, module),
         most=math.inf,
-        tokens_a_step=subject.tokens_a_step,
-        n_val_tokens=subject.store.n_tokens("val"),
     )
     return [f"trainer.max_steps={n_steps}", f"trainer.val_every_steps={val_every}"]
 

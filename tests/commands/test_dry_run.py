@@ -10,7 +10,7 @@ import torch
 
 from gptmini.hardware import choose_hardware
 from gptmini.job import dry_run
-from gptmini.training.budget import search, timing
+from gptmini.training.budget import ladder, timing
 from gptmini.world import World
 
 # The smallest model on bytes. A step has 4 windows of 8 tokens.
@@ -29,7 +29,7 @@ def text(script):
 @pytest.fixture
 def estimate(script, monkeypatch):
     """Return a function that runs --dry-run on a machine that takes half a second per step."""
-    monkeypatch.setattr(dry_run, "measure_step", lambda module, hardware: 0.5)
+    monkeypatch.setattr(timing, "measure_module", lambda *given, seconds: (0.5, 0.0))
     return lambda *arguments: script("train", *SMOKE, *arguments, "--dry-run")
 
 
@@ -155,12 +155,9 @@ def test_trained_weights_are_validated_once_more(estimate, trained):
     assert "with 4 validations" in found["time"][0]
 
 
-def test_it_estimates_what_a_budget_chooses(script, monkeypatch):
-    monkeypatch.setattr(search, "LEAST_STEPS", 1)
-    monkeypatch.setattr(timing, "CHOSEN_SECONDS", 0.2)
-    monkeypatch.setattr(dry_run, "measure_step", lambda module, hardware: 0.5)
-    budget = ("data=text", "data.path=my.txt", "budget=1m", "--dry-run")
-    found = topics(script("train", *budget))
+def test_it_estimates_what_a_budget_chooses(estimate, monkeypatch):
+    monkeypatch.setattr(ladder, "LEAST_STEPS", 1)
+    found = topics(estimate("data.path=my.txt", "budget=1m"))
     chosen = " ".join(found["budget"])
     n_steps = re.search(r"([\d,]+) steps:", chosen)[1]
     assert found["steps"][0].startswith(f"{n_steps} steps of ")

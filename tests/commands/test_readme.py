@@ -195,7 +195,7 @@ def type_command(clone, monkeypatch, capfd):
 
     def run(*arguments, stdin):
         monkeypatch.setattr("gptmini.job.sweeping.TRAIN", TRAIN)
-        monkeypatch.setattr("gptmini.training.budget.timing.CHOSEN_SECONDS", 0.2)
+        monkeypatch.setattr("gptmini.job.budget.CHOSEN_SECONDS", 0.2)
         monkeypatch.chdir(clone)
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode())))
         monkeypatch.setattr(sys, "argv", ["gptmini", *arguments])

@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 
 from gptmini.data import TextCorpus
 from gptmini.job import budget, progress
-from gptmini.training.budget import search, timing
+from gptmini.training.budget import ladder, timing
 from run_folders import config_of, last, newest
 
 TEXT = (
@@ -31,8 +31,8 @@ CHOSEN = (
 @pytest.fixture(autouse=True)
 def few_steps(monkeypatch):
     """Allow few steps on a text as small as my.txt, and measure the chosen model for only 0.2 s."""
-    monkeypatch.setattr(search, "LEAST_STEPS", 1)
-    monkeypatch.setattr(timing, "CHOSEN_SECONDS", 0.2)
+    monkeypatch.setattr(ladder, "LEAST_STEPS", 1)
+    monkeypatch.setattr(budget, "CHOSEN_SECONDS", 0.2)
 
 
 @pytest.fixture
@@ -158,10 +158,7 @@ def test_a_model_of_llama_3_1_keeps_how_its_positions_turn(script):
 
 
 def test_a_model_to_begin_with_keeps_its_sizes(script, trained, monkeypatch):
-    def search(*given):
-        raise AssertionError("there is nothing to search")
-
-    monkeypatch.setattr("gptmini.training.budget.search.Search.candidates", search)
+    monkeypatch.setattr(ladder, "climb", pytest.fail)
     Path("val.txt").write_text("short")  # five tokens and an end-of-text
     result = script("train", *TEXT, "data.val_path=val.txt", f"init_from={trained}", "budget=1m")
     assert result.code == 0, result
@@ -170,11 +167,9 @@ def test_a_model_to_begin_with_keeps_its_sizes(script, trained, monkeypatch):
     assert (here["model"]["context_length"], source["model"]["context_length"]) == (5, 8)
     assert here["trainer"]["max_steps"] != 500
 
-
-def test_too_little_time_for_a_trained_model_gives_advice_that_can_be_followed(script, trained):
     result = script("train", *TEXT, f"init_from={trained}", "budget=1s")
     result.assert_refused("budget=1s leaves no time to train", "raise budget=")
-    assert "vocab_size" not in result.err
+    assert "vocab_size" not in result.err  # advice that cannot be followed
 
 
 @pytest.fixture
@@ -213,13 +208,13 @@ def test_seconds_to_compile_count_once(
     """The measurement of one device compiles for this device. The ranks of a run with two devices compile again."""
     seconds_of = []
 
-    def steps_that_fit(seconds, seconds_a_step, **options):
+    def steps_that_fit(seconds, seconds_a_step, of_validation, *, most):
         seconds_of.append(seconds)
         return 5, 5
 
-    monkeypatch.setattr(timing, "seconds_of_step", lambda *given, **options: (0.5, 20.0))
+    monkeypatch.setattr(timing, "measure_module", lambda *given, seconds: (0.5, 20.0))
     monkeypatch.setattr(timing, "steps_that_fit", steps_that_fit)
-    monkeypatch.setattr(search.Search, "_seconds_a_step", lambda *given: 0.5)
+    monkeypatch.setattr(ladder, "_seconds_a_step", lambda *given: 0.5)
     began = time.monotonic()
     result = script(
         "train", *TEXT, "budget=100s", f"trainer.compile={compile}", f"trainer.devices={n_devices}",
@@ -231,12 +226,15 @@ def test_seconds_to_compile_count_once(
     assert left - elapsed <= seconds_of[0] <= left
 
 
-def test_too_little_time_for_a_step_is_one_line_with_its_seconds(script, trained, monkeypatch):
-    def seconds_of_step(*given, **options):
-        raise timing.TooSlow(640.0)
-
-    monkeypatch.setattr(timing, "seconds_of_step", seconds_of_step)
-    result = script("train", *TEXT, f"init_from={trained}", "budget=1m")
+@pytest.mark.parametrize(
+    ("module", "name", "measured"),
+    [(ladder, "_seconds_a_step", 640.0), (timing, "measure_module", (640.0, 0.0))],
+)
+def test_too_little_time_for_a_step_is_one_line_with_its_seconds(
+    script, monkeypatch, module, name, measured
+):
+    monkeypatch.setattr(module, name, lambda *given, **options: measured)
+    result = script("train", *TEXT, "budget=1m")
     result.assert_refused("budget=1m leaves no time to train", "640 s", "raise budget=")
 
 

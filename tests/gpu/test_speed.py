@@ -8,12 +8,15 @@ import pytest
 import torch
 
 from gptmini.generation import Decoder, Rules
+from gptmini.hardware import choose_hardware
 from gptmini.training.callbacks import measures
 from gptmini.training.callbacks.checkpoints import RunCheckpoints
 from gptmini.training.callbacks.scalars import Scalars
 from gptmini.training.devices.batch_size import choose_batch_size
 from gptmini.training.stopping import Stopping
+from gptmini.training.trainer_settings import TrainerSettings
 from gpu.parts import OPTIMIZERS, SIZES, TRY_ON_CPU, model_of, newest
+from training.runs import SETTINGS
 from training.watchers import Seen
 
 pytestmark = pytest.mark.gpu
@@ -171,14 +174,8 @@ def test_the_largest_batch_that_fits_is_found_in_time_and_its_memory_given_back(
     model = model_of("modern", d_model=256, context_length=512)
 
     start = time.perf_counter()
-    size = choose_batch_size(
-        model,
-        global_batch_size=4096,
-        n_ranks=1,
-        device=device,
-        precision="bf16",
-        compile=False,
-    )
+    trainer = TrainerSettings(**SETTINGS | {"global_batch_size": 4096})
+    size = choose_batch_size(model, trainer, choose_hardware(device, "bf16", False))
 
     assert time.perf_counter() - start < 20  # a run starts soon, whatever its sizes
     assert 4096 % size == 0

@@ -7,6 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gptmini.hardware import choose_hardware
 from gptmini.model import GPTConfig, new_gpt
 from gptmini.training.devices.batch_size import (
     choose_batch_size,
@@ -14,7 +15,9 @@ from gptmini.training.devices.batch_size import (
     largest_fitting,
     peak_bytes,
 )
+from gptmini.training.trainer_settings import TrainerSettings
 from sizes import MODERN
+from training.runs import SETTINGS
 
 
 @given(number=st.integers(1, 3000))
@@ -63,15 +66,10 @@ def small(context_length):
 def test_a_cpu_takes_at_most_8192_tokens_at_once(
     context_length, global_batch_size, devices, expected
 ):
-    found = choose_batch_size(
-        small(context_length),
-        global_batch_size=global_batch_size,
-        n_ranks=devices,
-        device="cpu",
-        precision="fp32",
-        compile=False,
-    )
-    assert found == expected
+    sizes = {"global_batch_size": global_batch_size, "devices": devices}
+    trainer = TrainerSettings(**SETTINGS | sizes)
+    hardware = choose_hardware("cpu", "fp32", False)
+    assert choose_batch_size(small(context_length), trainer, hardware) == expected
 
 
 @pytest.fixture

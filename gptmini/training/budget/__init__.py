@@ -1,1 +1,1 @@
-"""Choose the model sizes and the number of steps for budget=, by a scaling law, a search and measured step times."""
+"""Choose the model sizes and the number of steps for budget=, by a scaling law and measured step times."""

@@ -213,8 +213,7 @@ class Scalars(L.Callback):
         for group in trainer.optimizers[0].param_groups:
             metrics[f"train/lr/{group['name']}"] = group["lr"]
 
-        tokens_per_step = settings.global_batch_size * pl_module.model.config.context_length
-        n_tokens = trainer.global_step * tokens_per_step
+        n_tokens = trainer.global_step * pl_module.tokens_per_step
         metrics["train/tokens"] = n_tokens
         metrics["train/passes"] = n_tokens / pl_module.store.n_tokens("train")
         return metrics

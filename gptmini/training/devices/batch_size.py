@@ -8,9 +8,14 @@ from functools import partial
 
 import torch
 
+from gptmini.hardware import Hardware
 from gptmini.model import GPT, training_loss
 from gptmini.training.devices.recomputing import recompute_activations
-from gptmini.training.trainer_settings import divisors, sequences_per_rank
+from gptmini.training.trainer_settings import (
+    TrainerSettings,
+    divisors,
+    sequences_per_rank,
+)
 
 # Maximum number of tokens in a micro-step on a CPU. With 8192 tokens, a model with 124 M parameters needs 8.3 GB of
 # memory. This is about as much memory as a laptop can spare.
@@ -19,54 +24,40 @@ CPU_TOKENS = 8192
 USABLE_SHARE = 0.9
 
 
-def choose_batch_size(
-    model: GPT,
-    *,
-    global_batch_size: int,
-    n_ranks: int,
-    device: str,
-    precision: str,
-    compile: bool,
-    recompute: bool = False,
-) -> int:
-    """Choose the number of sequences per device and micro-step.
+def choose_batch_size(model: GPT, trainer: TrainerSettings, hardware: Hardware) -> int:
+    """Return the number of sequences per device and micro-step. Choose it if trainer.batch_size is 'auto'.
 
     Each device gets the same number of sequences of the global batch. The result is a divisor of this number. On a CUDA
     GPU, this function runs micro-steps to find the largest divisor that fits into memory. On other devices, the result
     is the largest divisor that gives micro-steps of at most CPU_TOKENS tokens. Larger micro-steps are not faster on a
     CPU and need more memory.
 
-    Args:
-        model: the model to train, on the CPU. This function uses a copy of the model.
-        global_batch_size: number of sequences per optimizer step, over all devices.
-        n_ranks: number of devices on all machines.
-        device: cpu, cuda or mps.
-        precision: fp32, bf16 or bf16_stream.
-        compile: whether training compiles the loss function. Compiled code needs more memory on a GPU.
-        recompute: whether training recomputes activations in the backward pass. Recomputing needs less memory.
+    The argument model is the model to train, on the CPU. This function uses a copy of the model.
 
-    Raises UserError if global_batch_size is not a multiple of n_ranks.
+    Raises UserError if global_batch_size is not a multiple of the number of devices.
     """
-    sizes = divisors(sequences_per_rank(global_batch_size, n_ranks))
-    if device != "cuda":
+    if trainer.batch_size != "auto":
+        return trainer.batch_size
+    sizes = divisors(sequences_per_rank(trainer.global_batch_size, trainer.n_ranks))
+    if hardware.device != "cuda":
         context_length = model.config.context_length
         return next((size for size in sizes if size * context_length <= CPU_TOKENS), 1)
 
     # The first process of a run chooses the number for all processes. It uses the first GPU of its machine.
     gpu = torch.device("cuda", 0)
     tried = copy.deepcopy(model).to(gpu).train()
-    if recompute:
+    if trainer.checkpoint_activations:
         recompute_activations(tried)
     # In addition to each weight and its gradient, training stores the two moments of AdamW. Muon stores only one
     # moment. With several GPUs, training also stores the buckets that the GPUs use to exchange gradients.
-    n_copies = 2 if n_ranks == 1 else 3
+    n_copies = 2 if trainer.n_ranks == 1 else 3
     kept = [torch.empty_like(weight) for weight in tried.parameters() for _ in range(n_copies)]
 
     # The micro-steps can also use memory that torch has already reserved.
     free, _ = torch.cuda.mem_get_info(gpu)
     budget = int(USABLE_SHARE * (free + torch.cuda.memory_reserved(gpu)))
     try:
-        peak = partial(peak_bytes, tried, precision=precision, compile=compile)
+        peak = partial(peak_bytes, tried, precision=hardware.precision, compile=hardware.compile)
         return largest_fitting(sizes, peak, budget)
     finally:
         del tried, kept, peak
