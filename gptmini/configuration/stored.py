@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 # Keys of stored configurations that gptmini no longer has. A resumed run continues without them.
-RETIRED = ("callbacks.pictures.embedding_tokens",)
+RETIRED = ("callbacks.pictures.embedding_tokens", "callbacks.overfitting")
 
 
 def resolve_configuration(composed: Composed) -> tuple[dict[str, Any], Typed]:

@@ -11,7 +11,7 @@ from gptmini.training.lazy_torchmetrics import defer_torchmetrics
 
 if TYPE_CHECKING:
     from gptmini.training.callbacks.checkpoints import RunCheckpoints
-    from gptmini.training.callbacks.overfitting import EarlyStopping, OverfittingNotice
+    from gptmini.training.callbacks.early_stopping import EarlyStopping
     from gptmini.training.callbacks.pictures import Pictures
     from gptmini.training.callbacks.pruning import Pruning
     from gptmini.training.callbacks.samples import Samples
@@ -29,11 +29,10 @@ defer_torchmetrics()  # before any file of this package imports Lightning
 
 _HOMES = {
     "ConsoleLogger": "gptmini.training.loggers.console",
-    "EarlyStopping": "gptmini.training.callbacks.overfitting",
+    "EarlyStopping": "gptmini.training.callbacks.early_stopping",
     "EventLogger": "gptmini.training.loggers.tensorboard",
     "GPTModule": "gptmini.training.module",
     "MetricsLogger": "gptmini.training.loggers.logger",
-    "OverfittingNotice": "gptmini.training.callbacks.overfitting",
     "Pictures": "gptmini.training.callbacks.pictures",
     "Pruning": "gptmini.training.callbacks.pruning",
     "RunCheckpoints": "gptmini.training.callbacks.checkpoints",
@@ -50,7 +49,6 @@ __all__ = [
     "EventLogger",
     "GPTModule",
     "MetricsLogger",
-    "OverfittingNotice",
     "Pictures",
     "Pruning",
     "RunCheckpoints",

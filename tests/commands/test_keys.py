@@ -257,8 +257,6 @@ TRIED_ELSEWHERE = {
     # In test_tuning.py.
     "init_from",
     "tokenizer.path",
-    "callbacks.overfitting",
-    "callbacks.overfitting.patience",
     "callbacks.early_stopping.patience",
     "inspect",
     "verify",  # in test_preparing.py, like the keys for other people's data

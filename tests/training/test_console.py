@@ -246,3 +246,30 @@ def test_lines_break_between_words_on_a_terminal_and_commands_stay_whole():
     assert shown.getvalue().splitlines() == [*wanted, "         word", command]
     assert kept.getvalue().splitlines() == [line, command]
     assert wrapped(line, Console(file=kept, width=30)) == line
+
+
+@pytest.mark.parametrize(
+    ("val", "train", "said"),
+    [
+        ([3.0, 2.0, 2.1, 2.2, 2.3], [3.0, 2.0, 1.9, 1.8, 1.7], [4]),
+        ([2.0, 2.1, 2.0, 2.1, 2.2], [2.0, 1.9, 1.8, 1.7, 1.6], [5]),
+        ([2.0, 2.1, 2.2, 2.3], [None, 1.9, 1.8, 1.7], [4]),  # the first is before the first step
+        ([3.0, 2.0, 2.1, 2.2], [3.0, 2.0, 1.9, 1.9], []),
+        ([3.0, 2.0, 2.1, 2.1], [3.0, 2.0, 1.9, 1.8], []),
+        ([2.0, 2.1, math.nan, 2.2], [2.0, 1.9, 1.8, 1.7], []),
+    ],
+)
+def test_overfitting_is_said_once_also_if_the_run_is_resumed(val, train, said):
+    lines = []
+    for step, (of_val, of_train) in enumerate(zip(val, train, strict=True), start=1):
+        losses = {"val/loss": of_val, "train/loss": of_train}
+        lines.append({"step": step, **{tag: losses[tag] for tag in losses if losses[tag]}})
+
+    for n_before in range(len(lines)):
+        kept = io.StringIO()
+        log_file = Console(file=kept, width=200)
+        logger = ConsoleLogger(Console(quiet=True), log_file, 9, lines[:n_before])
+        for line in lines[n_before:]:
+            logger.log_metrics({tag: line[tag] for tag in line if tag != "step"}, line["step"])
+        told = re.findall(r"step (\d)/9.*\noverfit ", kept.getvalue())
+        assert told == [str(step) for step in said if step > n_before]

@@ -5,6 +5,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from itertools import pairwise
 
 import lightning as L
 from lightning.pytorch.loggers.logger import Logger
@@ -132,6 +133,11 @@ class ConsoleLogger(Logger):
             line = Text(f"step {step}/{self.max_steps}  ")
             line.append_text(self._progress_text(step, now, validated=validated))
             self.print_line(line, on_console=validated or not self.console.is_terminal)
+        if validated and overfitting_begins(self.validations):
+            self.print_line(
+                "overfit  val loss has risen twice while train loss fell; try more text, model.dropout=0.1 or a lower "
+                "optimizer.lr; callbacks=early_stopping ends such a run"
+            )
 
     @rank_zero_only
     def show_step(self, step: int) -> None:
@@ -280,6 +286,20 @@ class StepProgress(L.Callback):
     ) -> None:
         """Show the step. After a micro-step, nothing changes."""
         self._console.show_step(trainer.global_step)
+
+
+def overfitting_begins(validations: Sequence[Mapping[str, float]]) -> bool:
+    """Return whether the latest two validations are the first two in a row that show overfitting.
+
+    Such a validation has a higher val/loss and a lower train/loss than the validation before it.
+    """
+    has_overfit = [
+        now["val/loss"] > before["val/loss"]
+        and now.get("train/loss", math.nan) < before.get("train/loss", math.nan)
+        for before, now in pairwise(validations)
+    ]
+    twice = [all(pair) for pair in pairwise(has_overfit)]
+    return twice.count(True) == 1 and twice[-1]
 
 
 def sparkline(values: Sequence[float]) -> str:

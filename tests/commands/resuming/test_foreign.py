@@ -40,15 +40,18 @@ def test_a_checkpoint_with_code_in_it_is_refused_and_not_run(complete, resume):
     assert not Path("executed").exists()
 
 
-def test_a_run_with_a_retired_key_resumes(complete, resume):
+def test_a_run_with_retired_keys_resumes(complete, resume):
     complete()
     callbacks = config_of(newest())["callbacks"]
     pictures = {"_target_": "gptmini.training.Pictures", "layers": [0], "heads": None, "text": None}
     pictures |= {"max_tokens": 5, "embedding_tokens": 2048}
-    rewrite(callbacks=callbacks | {"pictures": pictures})
+    overfitting = {"_target_": "gptmini.training.OverfittingNotice", "patience": 2}
+    rewrite(callbacks=callbacks | {"pictures": pictures, "overfitting": overfitting})
     result = resume("trainer.max_steps=9")
     assert result.code == 0, result.err
-    assert "embedding_tokens" not in config_of(newest())["callbacks"]["pictures"]
+    resumed = config_of(newest())["callbacks"]
+    assert "embedding_tokens" not in resumed["pictures"]
+    assert "overfitting" not in resumed
 
 
 def test_a_number_instead_of_a_callback_is_refused(complete, resume):
