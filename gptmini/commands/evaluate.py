@@ -77,17 +77,10 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     )
 
     # How the losses are computed.
-    convention = parser.add_mutually_exclusive_group()
-    convention.add_argument(
+    parser.add_argument(
         "--per-document",
         action="store_true",
         help="score each document separately, as lm-evaluation-harness does",
-    )
-    convention.add_argument(
-        "--stride",
-        type=at_least_one,
-        help="number of tokens between the starts of overlapping windows (default: the context length, so that windows "
-        "do not overlap)",
     )
 
     # Computation and output.
@@ -137,7 +130,7 @@ def main(arguments: list[str] | None = None) -> None:
 
     from rich.console import Console
 
-    from gptmini.evaluation.measured import choose_convention, measure, report_of
+    from gptmini.evaluation.measured import measure, report_of, scores_per_document
     from gptmini.hardware import choose_device
 
     restore_gc_and_sigint()
@@ -146,9 +139,7 @@ def main(arguments: list[str] | None = None) -> None:
     text = open_text(options, models[0])
     for note in text.notes:
         print_note(f"warning: {note}")
-    convention = choose_convention(
-        models, text, per_document=options.per_document, has_stride=options.stride is not None
-    )
+    per_document = scores_per_document(models, is_wanted=options.per_document)
 
     measured = []
     for trained in models:
@@ -157,8 +148,7 @@ def main(arguments: list[str] | None = None) -> None:
             result = measure(
                 trained,
                 text,
-                convention=convention,
-                stride=options.stride,
+                per_document=per_document,
                 batch_size=options.batch_size,
                 on_batch=lambda n, n_all: status.update(f"evaluating: {n:,} of {n_all:,} tokens"),
             )

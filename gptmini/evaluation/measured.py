@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,9 +17,9 @@ from gptmini.evaluation.intervals import (
 )
 from gptmini.evaluation.score import Evaluation, Sums, exponential, score
 from gptmini.evaluation.texts import HeldOutText
-from gptmini.evaluation.windows import documents_alone, only_document, stream
+from gptmini.evaluation.windows import documents_alone, stream
 from gptmini.model import GPT
-from gptmini.tokenizer import Tokenizer, bos_id_of, document_prefix, identity_of
+from gptmini.tokenizer import Tokenizer, bos_id_of, identity_of
 from gptmini.user_error import UserError
 
 
@@ -45,23 +45,11 @@ class Measured(NamedTuple):
     sums: Sums  # sums over each part of the text
 
 
-class Convention(NamedTuple):
-    """How models are scored on a text."""
-
-    # "stream": all documents in one stream.
-    # "documents": each document alone, after the id that bos_id_of returns for the tokenizer. It must not be None.
-    # "single": the only document of the text, without special tokens.
-    unit: Literal["stream", "documents", "single"]
-    # UTF-8 bytes at the start of the only document that are read, but not scored.
-    n_skipped_bytes: int = 0
-
-
 def measure(
     trained: TrainedModel,
     text: HeldOutText,
     *,
-    convention: Convention,
-    stride: int | None,
+    per_document: bool,
     batch_size: int,
     on_batch: Callable[[int, int], None],
 ) -> Measured:
@@ -70,40 +58,36 @@ def measure(
     Args:
         trained: the model, on the device to compute on.
         text: the text to evaluate on.
-        convention: how to score the documents.
-        stride: number of ids from the start of a window to the start of the next window. None: windows do not overlap.
+        per_document: score each document alone, after the id that bos_id_of returns for the tokenizer. It must not be
+            None. False: all documents are one stream.
         batch_size: windows per batch.
         on_batch: called after each batch with the number of scored tokens and the total number of tokens.
 
     Raises UserError if the tokenizer does not fit the text, or if no scored token has text.
     """
     tokenizer = trained.tokenizer
-    sizes = {"context_length": trained.model.config.context_length, "batch_size": batch_size}
-    tokens_per_byte = None  # if it stays None, it is known after scoring
+    config = trained.model.config
     lengths = None  # bytes of each document, if the documents are not in a stream
-    if convention.unit == "documents":
+    tokens_per_byte = None  # if it stays None, it is known after scoring
+    if per_document:
         documents, lengths = text.documents(tokenizer)
-        # lm-evaluation-harness also uses windows of the longest input.
-        sizes["context_length"] = trained.model.config.longest_input
         first = bos_id_of(tokenizer)
         assert first is not None
-        name = tokenizer.decode([first])
-        passages = [documents_alone(documents, first=first, first_named=name, **sizes)]
-    elif convention.unit == "single":
-        (ids,), lengths = text.documents(tokenizer)
-        passages = [
-            only_document(
-                ids,
-                prefix=document_prefix(tokenizer),
-                byte_ends=_byte_ends(tokenizer, ids),
-                n_skipped_bytes=convention.n_skipped_bytes,
-                **sizes,
-            )
-        ]
+        passage = documents_alone(
+            documents,
+            first=first,
+            first_named=tokenizer.decode([first]),
+            context_length=config.longest_input,  # as in lm-evaluation-harness
+            batch_size=batch_size,
+        )
+        passages = [passage]
     else:
         excerpts = text.streams(tokenizer)
         tokens_per_byte = tokens_per_byte_of(excerpts)  # of the entire text, as in validation
-        passages = [stream(excerpt, stride=stride, **sizes) for excerpt in excerpts]
+        passages = [
+            stream(excerpt, context_length=config.context_length, batch_size=batch_size)
+            for excerpt in excerpts
+        ]
 
     n_tokens = sum(passage.n_tokens for passage in passages)
     tally, sums = score(
@@ -116,7 +100,7 @@ def measure(
     ends = passages[0].ends
     if lengths is not None:
         # The bytes of the tokens may differ, because some tokenizers add a space or replace characters.
-        n_bytes = round(lengths.sum()) - convention.n_skipped_bytes
+        n_bytes = round(lengths.sum())
     if lengths is not None and ends is not None:
         has_tokens = np.diff(ends, prepend=0) > 0  # (n_documents,)
         sums = sums._replace(n_bytes=lengths[has_tokens])
@@ -205,56 +189,19 @@ def _figure(
     return {"value": function(value), "interval": ends}
 
 
-def choose_convention(
-    models: Sequence[TrainedModel], text: HeldOutText, *, per_document: bool, has_stride: bool
-) -> Convention:
-    """Return the convention of an evaluation.
+def scores_per_document(models: Sequence[TrainedModel], *, is_wanted: bool) -> bool:
+    """Return whether to score each document alone: if the user wants it, or if the tokenizers differ.
 
-    All documents are one stream, unless per_document is set or the tokenizers differ. Then each document is scored
-    alone, after an id of the tokenizer. If a tokenizer has no such id, models are compared on a text of one document.
-    They do not predict its start, up to the first end of a token that all tokenizers have in common.
-
-    Raises UserError if each document must be scored alone, but a stride is given or a tokenizer has no id to put before
-    a document.
+    Raises UserError if each document must be scored alone, but a tokenizer has no id to put before a document.
     """
-    tokenizers = [trained.tokenizer for trained in models]
-    states = [identity_of(tokenizer.to_dict()) for tokenizer in tokenizers]
-    have_same = all(state == states[0] for state in states)
-    if have_same and not per_document:
-        return Convention("stream")
+    states = [identity_of(trained.tokenizer.to_dict()) for trained in models]
+    if not is_wanted and all(state == states[0] for state in states):
+        return False
 
-    if has_stride:
-        raise UserError("--stride requires models that have the same tokenizer")
-    without = [trained for trained in models if bos_id_of(trained.tokenizer) is None]
-    if not without:
-        return Convention("documents")
-    if not per_document and text.n_documents == 1:
-        return Convention("single", n_skipped_bytes=_first_common_end(tokenizers, text))
-    fix = "" if per_document else "; to compare models without it, give a text of one document"
-    raise UserError(
-        f"the tokenizer of {without[0].path} must have an end-of-text token to put before each document; "
-        f"the tokenizer 'char' has an end-of-text token only if its text had several documents{fix}"
-    )
-
-
-def _first_common_end(tokenizers: Sequence[Tokenizer], text: HeldOutText) -> int:
-    """Return the number of bytes up to the first end of a token that all tokenizers have in common.
-
-    The text has one document. Raise UserError if no end before the end of the text is common.
-    """
-    common = None
-    n_bytes = 0
-    for tokenizer in tokenizers:
-        (ids,), lengths = text.documents(tokenizer)
-        ends = _byte_ends(tokenizer, ids)  # (n_ids,)
-        n_bytes = round(lengths.sum())
-        common = ends if common is None else np.intersect1d(common, ends)
-    inner = [] if common is None else common[(common > 0) & (common < n_bytes)]
-    if not len(inner):
-        raise UserError(f"{text.name} is too short to compare these tokenizers; give more text")
-    return int(inner[0])
-
-
-def _byte_ends(tokenizer: Tokenizer, ids: np.ndarray) -> np.ndarray:
-    """Return the number of UTF-8 bytes of a text up to the end of each id, (n,). The text starts with the first id."""
-    return np.cumsum(tokenizer.byte_lengths()[ids]) - len(tokenizer.prefix_text)
+    for trained in models:
+        if bos_id_of(trained.tokenizer) is None:
+            raise UserError(
+                f"the tokenizer of {trained.path} must have an end-of-text token to put before each document; "
+                "evaluate each run on its own, and without --per-document"
+            )
+    return True

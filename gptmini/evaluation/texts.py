@@ -27,11 +27,6 @@ class PreparedText:
         self.name = f"{split} of {self._store.folder}"
         self.notes: list[str] = []
 
-    @property
-    def n_documents(self) -> int:
-        """Number of documents in the split."""
-        return self._store.n_documents(self._split)
-
     def streams(self, tokenizer: Tokenizer) -> list[Excerpt]:
         """Return the prepared ids of each source. Raise UserError if the folder has ids of a different tokenizer."""
         if not self._has_ids_of(tokenizer):
@@ -114,11 +109,6 @@ class TextFiles:
             message = error.message.replace("data.field", "--field")
             raise UserError(message) from None
         self.notes = corpus.notes()
-
-    @property
-    def n_documents(self) -> int:
-        """Number of documents in the files."""
-        return len(self._texts)
 
     def streams(self, tokenizer: Tokenizer) -> list[Excerpt]:
         """Return the ids of all documents in one stream, in the layout of prepared tokens."""

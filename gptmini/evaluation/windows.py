@@ -1,4 +1,4 @@
-"""Windows over held-out text. Every convention in this module scores each token once, in order."""
+"""Windows over held-out text: one stream, or each document alone. Each token is scored once, in order."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
@@ -9,9 +9,7 @@ import torch
 from torch import Tensor
 
 from gptmini.data.batches import NOT_COUNTED, validation_windows
-from gptmini.data.ids import Ids, without_marks
 from gptmini.data.store import Excerpt
-from gptmini.user_error import UserError
 
 NOT_SCORED = NOT_COUNTED  # target at a position that is not scored
 # To compute a confidence interval, a single document is divided into blocks of this size. A block has a few sentences,
@@ -73,40 +71,18 @@ def documents_alone(
     )
 
 
-def stream(
-    excerpt: Excerpt, *, stride: int | None, context_length: int, batch_size: int
-) -> Passage:
-    """Score all documents as one stream, with end-of-text tokens. Every id except the first id is scored.
+def stream(excerpt: Excerpt, *, context_length: int, batch_size: int) -> Passage:
+    """Score all documents as one stream, with end-of-text tokens, in the windows and batches of validation.
 
-    Args:
-        excerpt: the text.
-        stride: number of ids from the start of a window to the start of the next window. None and context_length give
-            the same windows and batches as validation. These windows do not overlap.
-        context_length: maximum number of ids that the model reads.
-        batch_size: maximum number of windows per batch.
-
-    Raises UserError if the stride is longer than a window.
+    Every id except the first id is scored. Windows of context_length ids do not overlap.
     """
     n_tokens = min(excerpt.n_tokens, len(excerpt.ids) - 1)
-    convention = f"one stream, in windows of {context_length} tokens"
-    if stride is None or stride == context_length:
-        convention += " that do not overlap"
-        batches = validation_windows(
-            excerpt.ids,
-            context_length=context_length,
-            batch_size=batch_size,
-            max_tokens=n_tokens,
-        )
-    elif stride > context_length:
-        raise UserError(
-            f"--stride must be at most the context length {context_length}, got {stride}"
-        )
-    else:
-        convention += f", {stride} apart"
-        windows = strided_windows(
-            excerpt.ids, n_tokens + 1, stride=stride, context_length=context_length
-        )
-        batches = in_batches(windows, batch_size)
+    batches = validation_windows(
+        excerpt.ids,
+        context_length=context_length,
+        batch_size=batch_size,
+        max_tokens=n_tokens,
+    )
 
     ends = excerpt.document_ends
     if ends is not None:
@@ -118,43 +94,10 @@ def stream(
         n_tokens = int(n_before[-1])
         ends = None if ends is None else n_before[np.minimum(ends, len(is_scored))]
     return Passage(
-        convention=convention,
+        convention=f"one stream, in windows of {context_length} tokens that do not overlap",
         batches=batches,
         n_tokens=n_tokens,
         ends=None if is_single_document else ends,
-    )
-
-
-def only_document(
-    ids: np.ndarray,
-    *,
-    prefix: Sequence[int],
-    byte_ends: np.ndarray,
-    n_skipped_bytes: int,
-    context_length: int,
-    batch_size: int,
-) -> Passage:
-    """Score the only document of a text without its start and without end-of-text, in windows that do not overlap.
-
-    Args:
-        ids: ids of the document, (n,), without special tokens.
-        prefix: ids that the tokenizer puts before a document. They are not scored.
-        byte_ends: UTF-8 bytes of the document up to the end of each id, int64 (n,).
-        n_skipped_bytes: bytes at the start of the document that are not scored. At least one id ends there or before.
-        context_length: maximum number of ids that the model reads.
-        batch_size: maximum number of windows per batch.
-    """
-    is_skipped = byte_ends <= n_skipped_bytes  # (n,)
-    marked = np.where(is_skipped, ~ids, ids)  # the loss does not count marked ids
-    excerpt = Excerpt(
-        ids=np.concatenate([~np.array(prefix, dtype=np.int64), marked]),
-        n_tokens=len(prefix) + len(ids),
-        tokens_per_byte=len(ids) / int(byte_ends[-1]),
-    )
-    passage = stream(excerpt, stride=None, context_length=context_length, batch_size=batch_size)
-    start = "its first byte" if n_skipped_bytes == 1 else f"its first {n_skipped_bytes} bytes"
-    return passage._replace(
-        convention=f"one document without {start}, in windows of {context_length} tokens that do not overlap"
     )
 
 
@@ -173,27 +116,6 @@ def rolling_windows(ids: np.ndarray, *, first: int, context_length: int) -> Iter
         yield Window(given[start:end], n_scored)
 
 
-def strided_windows(ids: Ids, n_ids: int, *, stride: int, context_length: int) -> Iterator[Window]:
-    """Yield overlapping windows of context_length ids. The windows start stride ids apart and score each id once.
-
-    The first id is not scored. Source: the guide on perplexity in the documentation of Hugging Face transformers.
-
-    Args:
-        ids: ids of a stream.
-        n_ids: number of ids to read.
-        stride: from 1 to context_length - 1. Every window except the first scores at most this number of ids.
-        context_length: number of ids of a window.
-    """
-    n_done = 1  # the first id is not predicted
-    for start in range(0, n_ids, stride):
-        end = min(start + context_length, n_ids)
-        if end > n_done:
-            yield Window(np.asarray(ids[start:end]), end - n_done)
-            n_done = end
-        if end == n_ids:
-            return
-
-
 def in_batches(windows: Iterable[Window], size: int) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield batches of at most `size` windows, in order. Shorter windows are padded at the end.
 
@@ -207,7 +129,6 @@ def in_batches(windows: Iterable[Window], size: int) -> Iterator[tuple[Tensor, T
 
         for row, window in enumerate(group):
             n = len(window.ids) - 1
-            tokens[row, :n] = without_marks(window.ids[:-1])
-            scored = window.ids[-window.n_scored :]
-            targets[row, n - window.n_scored : n] = np.where(scored < 0, NOT_SCORED, scored)
+            tokens[row, :n] = window.ids[:-1]
+            targets[row, n - window.n_scored : n] = window.ids[-window.n_scored :]
         yield torch.from_numpy(tokens), torch.from_numpy(targets)  # (B, T) each

@@ -57,7 +57,7 @@ def test_text_and_its_prepared_folder_give_the_same_figures(script, trained, tmp
     result = script("prepare", *texts, "init_from=runs/latest")
     folder = result.out.partition(",")[0]
     limited = ["--per-document", "--max-tokens", "99"]
-    for options in ([], ["--per-document"], ["--stride", "3"], ["--max-tokens", "99"], limited):
+    for options in ([], ["--per-document"], ["--max-tokens", "99"], limited):
         by_text = evaluated(script, "runs/latest", "--text", "stories.jsonl", *options)
         prepared = evaluated(script, "runs/latest", "--data", folder, *options)
         assert prepared["models"] == by_text["models"]
@@ -116,46 +116,6 @@ def test_models_of_other_tokenizers_are_compared_by_document(script, trained, tm
     assert report["intervals"]["parts"] < 40
 
 
-def test_a_tokenizer_without_end_of_text_is_compared_on_one_document(script, short, tmp_path):
-    script("train", *short, "tokenizer=char", "name=letters")
-    pairs = ("tokenizer=bpe", "tokenizer.vocab_size=270", "name=pairs")
-    script("train", *short, *pairs)
-    text = (tmp_path / "my.txt").read_text()[:60]
-    (tmp_path / "part.txt").write_text(text)
-    both = ("--compare", "runs/letters", "runs/pairs")
-    report = evaluated(script, *both, "--text", "part.txt")
-
-    # Without the first token of the byte pairs, whose end is an end of a character, both models score the same bytes.
-    _, tokenizer = gptmini.load("runs/pairs")
-    n_skipped = len(tokenizer.decode(tokenizer.encode(text)[:1]).encode())
-    for name, figures in zip(("letters", "pairs"), report["models"], strict=True):
-        assert figures["bytes"] == len(text) - n_skipped
-        assert f"without its first {n_skipped} bytes" in figures["convention"]
-
-        model, tokenizer = gptmini.load(f"runs/{name}")
-        ids = torch.tensor(tokenizer.encode(text))
-        n_ids_skipped = n_skipped if name == "letters" else 1
-        size = model.config.context_length
-        nats = 0.0
-        for start in range(0, len(ids) - 1, size):
-            window = ids[start : start + size + 1]
-            with torch.no_grad():
-                losses = -model(window[None, :-1])[0].double().log_softmax(-1)
-            losses = losses.gather(1, window[1:, None])[:, 0]
-            nats += float(losses[max(0, n_ids_skipped - 1 - start) :].sum())
-        bits = nats / math.log(2) / (len(text) - n_skipped)
-        assert figures["bits_per_byte"]["value"] == pytest.approx(bits, rel=1e-5)
-
-    first, second = (figures["bits_per_byte"]["value"] for figures in report["models"])
-    assert report["comparison"]["bits_per_byte"] == pytest.approx(second - first)
-
-    # The held-out split of a run is one document, too. Several documents need an end-of-text.
-    first, second = (figures["bytes"] for figures in evaluated(script, *both)["models"])
-    assert first == second
-    script("evaluate", *both, "--text", "stories.jsonl").assert_refused("end-of-text", "letters")
-    script("evaluate", *both, "--text", "part.txt", "--per-document").assert_refused("end-of-text")
-
-
 def test_two_runs_of_one_tokenizer_are_compared_in_one_stream(script, trained, short):
     script("train", *short, "seed=7", "name=other")
     both = ("--compare", "runs/smoke", "runs/other", "--text", "stories.jsonl")
@@ -171,11 +131,11 @@ def test_two_runs_of_one_tokenizer_are_compared_in_one_stream(script, trained, s
     assert "[" not in result.out
 
 
-def test_a_vocabulary_without_an_end_of_text_cannot_stand_before_documents(script, short, tmp_path):
+def test_a_vocabulary_without_an_end_of_text_cannot_stand_before_documents(script, short, trained):
     script("train", *short, "tokenizer=char", "name=letters")
-    result = script("evaluate", "runs/letters", "--per-document")
-    assert (result.code, result.err.count("\n")) == (2, 1), result
-    assert "must have an end-of-text" in result.err
+    for options in (["--per-document"], ["--compare", "runs/smoke"]):
+        result = script("evaluate", *options, "runs/letters", "--text", "stories.jsonl")
+        result.assert_refused("runs/letters/", "end-of-text")
 
 
 def test_the_sources_of_a_mixture_are_measured_by_document(script, trained, tmp_path):

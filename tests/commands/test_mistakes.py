@@ -297,7 +297,6 @@ OF_RUN = [
     ("train resume=runs/latest 'callbacks.pictures={layers:[0]}'", "callbacks.pictures=null"),
     ("train resume=runs/latest trainer.max_steps=3", "trainer.max_steps 4 3"),
     ("train folder=runs/latest/inside", "folder=runs/latest/inside runs/latest"),
-    ("evaluate runs/latest --stride 9", "--stride 8 9"),
     (f"{TEXT} absent.txt", "--text absent.txt"),
     (f"{TEXT} empty.txt", "empty.txt"),
     (f"{TEXT} letter.txt", "letter.txt token"),

@@ -10,7 +10,7 @@ from tokenizers import normalizers
 
 from gptmini.data import TextCorpus, prepare
 from gptmini.evaluation import measured as measuring
-from gptmini.evaluation.measured import Convention, TrainedModel, measure
+from gptmini.evaluation.measured import TrainedModel, measure
 from gptmini.evaluation.texts import PreparedText, TextFiles
 from gptmini.loading import builder_of
 from gptmini.tokenizer import CharTokenizer, LibraryTokenizer, byte
@@ -39,12 +39,11 @@ def trained_model(tokenizer, **sizes):
     return TrainedModel(Path("run"), Path("run"), model, tokenizer, None)
 
 
-def measured(trained, text, convention=None):
+def measured(trained, text):
     return measure(
         trained,
         text,
-        convention=convention or Convention("documents"),
-        stride=None,
+        per_document=True,
         batch_size=2,
         on_batch=lambda n_done, n_tokens: None,
     )
@@ -94,16 +93,3 @@ def test_the_bytes_are_those_of_the_documents(tmp_path, change, is_prepared):
         assert own.sums.n_bytes.tolist() == lengths
     comparison = measuring.report_of(text, [own, other])["comparison"]
     assert comparison["share_won_by_first"] is not None
-
-
-def test_a_space_that_a_tokenizer_adds_is_before_the_first_byte(tmp_path):
-    """Both tokenizers have a token that ends after "th", because "the hut" has the tokens " ", "th", "e"."""
-    (tmp_path / "one.txt").write_text(DOCUMENTS[0])
-    text = TextFiles([tmp_path / "one.txt"], "text", None)
-    letters = CharTokenizer(" ehtu", end_of_text=False)
-    models = [trained_model(tokenizer_that("adds a space")), trained_model(letters)]
-    convention = measuring.choose_convention(models, text, per_document=False, has_stride=False)
-    assert convention == Convention("single", n_skipped_bytes=2)
-    for trained in models:
-        found = measured(trained, text, convention)
-        assert (found.n_bytes, found.evaluation.n_tokens) == (5, 5)

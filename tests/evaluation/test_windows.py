@@ -1,4 +1,4 @@
-"""Each convention scores the tokens of its published definition, and gives the losses of transformers."""
+"""Both conventions score the tokens of their published definitions."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,7 @@ import torch
 from gptmini.data.batches import validation_windows
 from gptmini.data.store import Excerpt
 from gptmini.evaluation.score import evaluate, score
-from gptmini.evaluation.windows import documents_alone, only_document, rolling_windows, stream
+from gptmini.evaluation.windows import documents_alone, rolling_windows, stream
 from sizes import CONTEXT, GPT2, V
 from toys import wide_gpt
 
@@ -19,9 +19,9 @@ def ids_of(n, seed=0):
     return np.random.default_rng(seed).integers(END, size=n)
 
 
-def stream_of(ids, ends=None, n_tokens=None, stride=None, batch_size=3):
+def stream_of(ids, ends=None, n_tokens=None):
     excerpt = Excerpt(ids, n_tokens or len(ids), tokens_per_byte=1.0, document_ends=ends)
-    return stream(excerpt, stride=stride, context_length=CONTEXT, batch_size=batch_size)
+    return stream(excerpt, context_length=CONTEXT, batch_size=3)
 
 
 def alone(documents, batch_size=5):
@@ -68,45 +68,6 @@ def test_a_document_alone_is_scored_as_lm_evaluation_harness_defines(n):
     assert found == expected
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("stride", [1, 4, 12])
-@pytest.mark.parametrize("n", [2, 13, 14, 40])
-def test_a_stride_gives_the_loss_of_the_guide_of_hugging_face(n, stride):
-    """Compare with the loop in transformers' guide on perplexity and the losses of its models."""
-    transformers = pytest.importorskip("transformers")
-    from gptmini.interop import to_hugging_face
-
-    ours = wide_gpt(GPT2).eval()
-    config, state = to_hugging_face(ours)
-    del config["model_type"]
-    theirs = transformers.GPT2LMHeadModel(transformers.GPT2Config(**config)).eval()
-    theirs.load_state_dict(state)
-    ids = torch.from_numpy(ids_of(n))[None]
-
-    nats = 0.0
-    n_tokens = 0
-    previous = 0
-    for start in range(0, n, stride):
-        end = min(start + CONTEXT, n)
-        labels = ids[:, start:end].clone()
-        labels[:, : -(end - previous)] = -100
-        n_scored = int((labels[:, 1:] != -100).sum())  # the label of the first id is not used
-        if n_scored:
-            with torch.no_grad():
-                loss = theirs(ids[:, start:end], labels=labels).loss
-            nats += float(loss) * n_scored
-            n_tokens += n_scored
-        previous = end
-        if end == n:
-            break
-
-    passage = stream_of(ids[0].numpy(), stride=stride)
-    tally, sums = score(ours, [passage], byte_lengths=BYTES)
-    assert sums.n_tokens.sum() == passage.n_tokens == tally.n_tokens == n_tokens == n - 1
-    assert sums.nats.sum() == pytest.approx(nats, rel=1e-5)
-    assert float(tally.nats) == pytest.approx(nats, rel=1e-5)
-
-
 @pytest.mark.parametrize("batch_size", [1, 2, 7])
 def test_filling_up_a_batch_changes_no_loss(batch_size):
     model = wide_gpt(GPT2).eval()
@@ -145,13 +106,12 @@ def test_a_stream_is_scored_in_the_batches_of_a_validation(n_tokens):
     assert tally.evaluation(tokens_per_byte=1.5) == of_validation
 
 
-@pytest.mark.parametrize("stride", [None, 3])
-def test_documents_of_a_stream_are_told_apart_by_their_ends(stride):
+def test_documents_of_a_stream_are_told_apart_by_their_ends():
     documents = [ids_of(n, seed=n) for n in (4, 20, 1)]
     ids = np.concatenate([np.append(document, END) for document in documents])
     # The same dtype as in a prepared folder.
     ends = np.cumsum([5, 21, 2]).astype(np.uint64)
-    passage = stream_of(ids, ends, stride=stride)
+    passage = stream_of(ids, ends)
     assert (passage.unit, passage.n_tokens) == ("documents", 27)
 
     # The first id is not predicted; each document includes its end-of-text.
@@ -182,19 +142,3 @@ def test_documents_without_a_token_are_no_parts():
     _, sums = scored(alone(documents))
     assert sums.n_tokens.tolist() == [len(ids) for ids in documents if len(ids)]
     assert sums.n_bytes.tolist() == [int(BYTES[ids].sum()) for ids in documents if len(ids)]
-
-
-@pytest.mark.parametrize(
-    ("n_skipped", "start"), [(1, "its first byte,"), (3, "its first 3 bytes,")]
-)
-def test_the_convention_of_a_single_document_names_the_bytes_that_are_not_scored(n_skipped, start):
-    passage = only_document(
-        np.array([0, 1, 2, 3]),
-        prefix=[END],
-        byte_ends=np.array([1, 3, 6, 10]),
-        n_skipped_bytes=n_skipped,
-        context_length=CONTEXT,
-        batch_size=3,
-    )
-    assert start in passage.convention
-    assert passage.n_tokens == (3 if n_skipped == 1 else 2)

@@ -12,7 +12,7 @@ from tokenizers import processors
 
 from gptmini.data import TextCorpus, TokenFiles, prepare, tasks
 from gptmini.data.inspect import inspect_split
-from gptmini.evaluation.measured import Convention, TrainedModel, measure
+from gptmini.evaluation.measured import TrainedModel, measure
 from gptmini.evaluation.texts import PreparedText, TextFiles
 from gptmini.generation.text import prompt_ids
 from gptmini.interop.folder_settings import special_ids
@@ -108,14 +108,13 @@ def nats_of(theirs, window, n_scored):
         return float(theirs(torch.tensor([window]), labels=labels).loss) * n_scored
 
 
-def measured(folder, text, *, unit="stream", stride=None):
+def measured(folder, text, *, per_document):
     model, tokenizer = read_folder(folder)
     trained = TrainedModel(folder, folder, model, from_dict(tokenizer.to_dict()), None)
     return measure(
         trained,
         text,
-        convention=Convention(unit),
-        stride=stride,
+        per_document=per_document,
         batch_size=3,
         on_batch=lambda *n: None,
     )
@@ -135,7 +134,7 @@ def test_a_document_alone_stands_behind_the_token_of_lm_evaluation_harness(folde
             end = min(start + CONTEXT, len(ids))
             nats += nats_of(theirs, given[max(0, end - CONTEXT) : end + 1], end - start)
 
-    found = measured(folder, TextFiles([file], "text", None), unit="documents")
+    found = measured(folder, TextFiles([file], "text", None), per_document=True)
     n_bytes = sum(len(text.encode()) for text in TEXTS)
     bits = nats / math.log(2) / n_bytes
     assert found.evaluation.bits_per_byte == pytest.approx(bits, rel=1e-5)
@@ -143,27 +142,18 @@ def test_a_document_alone_stands_behind_the_token_of_lm_evaluation_harness(folde
     assert found.convention.startswith(f"each document alone after {coder.decode([first])}, ")
 
 
-@pytest.mark.parametrize("stride", [None, 5])
-def test_a_stream_is_that_of_the_guide_of_hugging_face(folder, file, stride):
-    """The guide on perplexity feeds the ids of coder(text) to a model; here end-of-text follows each text."""
+def test_a_stream_is_that_of_hugging_face(folder, file):
+    """The ids of coder(text) and end-of-text follow each other."""
     theirs = transformers.AutoModelForCausalLM.from_pretrained(folder)
     coder = coder_of(folder)
     ids = [i for text in TEXTS for i in (*coder(text)["input_ids"], coder.eos_token_id)]
 
     nats = 0.0
-    if stride is None:
-        for start in range(0, len(ids) - 1, CONTEXT):
-            window = ids[start : start + CONTEXT + 1]
-            nats += nats_of(theirs, window, len(window) - 1)
-    else:
-        n_done = 1
-        for start in range(0, len(ids), stride):
-            end = min(start + CONTEXT, len(ids))
-            if end > n_done:
-                nats += nats_of(theirs, ids[start:end], end - n_done)
-                n_done = end
+    for start in range(0, len(ids) - 1, CONTEXT):
+        window = ids[start : start + CONTEXT + 1]
+        nats += nats_of(theirs, window, len(window) - 1)
 
-    found = measured(folder, TextFiles([file], "text", None), stride=stride)
+    found = measured(folder, TextFiles([file], "text", None), per_document=False)
     assert found.evaluation.n_tokens == len(ids) - 1
     assert found.evaluation.loss == pytest.approx(nats / (len(ids) - 1), rel=1e-5)
     n_bytes = sum(len(text.encode()) for text in TEXTS)
