@@ -6,8 +6,11 @@ import time
 
 from gptmini.serving.engine import Engine
 from gptmini.serving.server import QuietServer, Server, ServerSettings, listen
+from gptmini.tokenizer import CharTokenizer, with_chat_template
 
 PATIENCE = 60  # seconds
+CHARACTERS = "\n /:<>?AUabcdefghimnrsty"
+LETTERS = with_chat_template(CharTokenizer(CHARACTERS, end_of_text=True))
 
 
 @contextlib.contextmanager

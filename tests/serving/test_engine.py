@@ -129,9 +129,8 @@ def test_too_many_waiting_requests_are_refused():
         ask(engine, "a")
     with pytest.raises(QueueFullError):
         engine.call(list)
-    engine.cancel(answers[0])
-    engine.cancel(answers[1])
-    engine.cancel(answers[2])
+    for answer in answers:
+        engine.cancel(answer)
     wait_until_idle(engine)
 
     # Of the four requests of one client, three could wait. None is accepted.

@@ -4,7 +4,6 @@ import asyncio
 import functools
 import json
 import socket
-import threading
 
 import httpx
 import openai
@@ -16,22 +15,14 @@ from gptmini.generation import generate
 from gptmini.model import GPT
 from gptmini.serving.schema import AttentionRequest, ChatRequest, CompletionRequest
 from gptmini.serving.server import listen
-from gptmini.tokenizer import CharTokenizer, byte, with_chat_template
-from serving.clients import served
+from gptmini.tokenizer import CharTokenizer, byte
+from serving.clients import LETTERS, served
 from sizes import TALKATIVE
 from toys import wide_gpt
 
-CHARACTERS = "abcdefgUser: Aistn\n?h"
-LETTERS = with_chat_template(CharTokenizer("".join(sorted(set(CHARACTERS))), end_of_text=True))
 NESTED = functools.reduce(lambda value, _: [value], range(197), 1)  # and three levels around it
 JSON = {"content-type": "application/json"}
 QUESTION = [{"role": "user", "content": "abc?"}]
-
-
-@pytest.fixture(scope="module")
-def model():
-    sizes = TALKATIVE | {"vocab_size": LETTERS.n_vocab, "context_length": 64}
-    return wide_gpt(sizes, dtype=torch.float64).eval()
 
 
 @pytest.fixture(scope="module")
@@ -100,17 +91,6 @@ def test_completion_tokens_count_every_token_and_each_has_a_log_probability(clie
         assert sorted(likeliest.values(), reverse=True) == pytest.approx(values, abs=1e-9)
 
 
-def test_a_stop_string_ends_a_completion_before_it(client, model):
-    options = {"temperature": 0.9, "seed": 3}
-    (text,) = generate(model, LETTERS, "abc", max_new_tokens=20, **options)
-    stop = text[5:7]
-    answer = client.completions.create(
-        model="tiny", prompt="abc", max_tokens=20, stop=[stop], **options
-    )
-    assert answer.choices[0].text == text[: text.index(stop)]
-    assert answer.choices[0].finish_reason == "stop"
-
-
 def test_a_chat_is_the_continuation_of_its_prompt(client, model):
     prompt = LETTERS.decode(LETTERS.chat_encoder.prompt(QUESTION))
     options = {"temperature": 0.9, "seed": 3}
@@ -169,36 +149,21 @@ def test_a_streamed_completion_has_the_same_text(address):
         ("completions", {"stream_options": {"include_usage": True}}, 400, "stream"),
         ("completions", {"max_tokens": -2}, 400, "max_tokens"),
         ("completions", {"top_p": 2}, 400, "top_p"),
-        ("completions", {"model": "tiny", "prompt": "%"}, 400, "'%'"),
-        ("completions", {"model": "tiny", "prompt": []}, 400, "prompt"),
-        ("completions", {"model": "tiny", "prompt": [999]}, 400, "999"),
-        ("completions", {"model": "tiny", "prompt": [1] * 100}, 400, "100"),
-        ("completions", {"model": "tiny", "prompt": "a" * 100}, 400, "100"),
-        ("completions", {"model": "tiny", "max_tokens": 0}, 400, "max_tokens"),
-        ("completions", {"model": "tiny", "temperature": "hot"}, 400, "temperature"),
-        ("completions", {"model": "tiny", "stop": ["a"] * 129}, 400, "128"),
-        ("completions", {"model": "tiny", "n": 105}, 400, "104"),
-        ("completions", {"model": "tiny", "prompt": ["a"] * 21, "n": 5}, 400, "104"),
-        ("completions", {"model": "tiny", "color": 1}, 400, "color"),
-        ("completions", {"model": "tiny", "presence_penalty": 1}, 400, "presence_penalty"),
+        ("completions", {"prompt": "%"}, 400, "'%'"),
+        ("completions", {"prompt": []}, 400, "prompt"),
+        ("completions", {"prompt": [999]}, 400, "999"),
+        ("completions", {"prompt": [1] * 100}, 400, "100"),
+        ("completions", {"temperature": "hot"}, 400, "temperature"),
+        ("completions", {"stop": ["a"] * 129}, 400, "128"),
+        ("completions", {"prompt": ["a"] * 21, "n": 5}, 400, "104"),
+        ("completions", {"color": 1}, 400, "color"),
         ("completions", [], 400, "object"),
-        ("chat/completions", {"model": "tiny"}, 400, "messages"),
-        ("chat/completions", {"model": "tiny", "messages": [{"role": "user"}]}, 400, "message 1"),
-        (
-            "chat/completions",
-            {"model": "tiny", "messages": QUESTION, "top_logprobs": 2},
-            400,
-            "logp",
-        ),
-        (
-            "chat/completions",
-            {"model": "tiny", "messages": [QUESTION[0] | {"x": [NESTED]}]},
-            400,
-            "valid JSON",
-        ),
+        ("chat/completions", {}, 400, "messages"),
+        ("chat/completions", {"messages": [{"role": "user"}]}, 400, "message 1"),
+        ("chat/completions", {"messages": QUESTION, "top_logprobs": 2}, 400, "logp"),
+        ("chat/completions", {"messages": [QUESTION[0] | {"x": [NESTED]}]}, 400, "valid JSON"),
         ("nothing", {}, 404, "/v1/nothing"),
         ("../chat/completions", {}, 404, "/v1"),
-        ("../api/chat", {}, 404, "/v1"),
     ],
 )
 def test_a_bad_request_gets_openais_error(address, path, body, status, names):
@@ -325,14 +290,6 @@ def test_a_client_that_leaves_frees_its_row(model):
         assert engine.n_open == 0
 
 
-def test_attention_of_a_text_sums_to_one_over_earlier_tokens(address):
-    answer = httpx.post(f"{address}/attention", json={"text": "abcd"}).json()
-    assert answer["tokens"] == list("abcd")
-    weights = torch.tensor(answer["weights"])  # (N, H, T, T)
-    torch.testing.assert_close(weights.sum(-1), torch.ones(weights.shape[:-1]), atol=5e-3, rtol=0)
-    assert weights.triu(1).eq(0).all()
-
-
 def test_attention_of_a_long_text_is_that_of_its_last_tokens(model):
     text = "abcdefg" * 15
     sizes = TALKATIVE | {"vocab_size": LETTERS.n_vocab, "context_length": 128}
@@ -413,7 +370,8 @@ def test_tokens_of_incomplete_characters_have_names_of_their_own():
 
 
 def test_offsets_count_characters_that_a_stop_string_holds_back(client):
-    options = {"model": "tiny", "prompt": "abc", "max_tokens": 20, "seed": 3, "logprobs": 0}
+    options = {"prompt": "abc", "max_tokens": 20, "seed": 3, "logprobs": 0}
+    options |= {"model": "tiny", "extra_body": {"ignore_eos": True}}
     plain = client.completions.create(**options).choices[0]
     # No letter is held back for long, but each could start this stop string.
     stop = plain.text[4:8] + "?" * 3
@@ -429,25 +387,3 @@ def test_a_chat_never_slides_out_of_the_context(client):
     )
     assert answer.choices[0].finish_reason == "length"
     assert answer.usage.completion_tokens == 64 - n_prompt + 1
-
-
-def test_many_clients_at_once_get_what_each_gets_alone(client, model):
-    prompts = [("abc" * i)[: i + 1] for i in range(12)]
-    expected = [
-        generate(model, LETTERS, prompt, max_new_tokens=10, temperature=1.0, seed=seed)[0]
-        for seed, prompt in enumerate(prompts)
-    ]
-    found = {}
-
-    def ask(seed):
-        answer = client.completions.create(
-            model="tiny", prompt=prompts[seed], max_tokens=10, temperature=1.0, seed=seed
-        )
-        found[seed] = answer.choices[0].text
-
-    clients = [threading.Thread(target=ask, args=(seed,)) for seed in range(len(prompts))]
-    for each in clients:
-        each.start()
-    for each in clients:
-        each.join(60)
-    assert [found[seed] for seed in range(len(prompts))] == expected
