@@ -26,8 +26,6 @@ from gptmini.user_error import UserError
 
 ROOT = Path(__file__).resolve().parent.parent.parent  # root of the repository
 RESULTS = ROOT / "docs" / "results"  # JSON files of the tables in docs/results.md
-# Part for figures that were measured once by hand; no benchmark measures them again.
-ONCE = "once"
 GPTMINI = (sys.executable, "-m", "gptmini")
 # Overrides for a fair comparison of speed with programs that draw no samples or pictures.
 UNWATCHED = ("callbacks.samples=null", "callbacks.pictures=null")
@@ -230,9 +228,8 @@ class Table:
         self.add(what, statistics.median(figures), spread=figures, goal=goal, method=method)
 
     def results(self) -> dict:
-        """Return the contents of the JSON file: benchmark, machine, and rows, with the rows of ONCE last."""
-        rows = sorted(self.rows, key=lambda row: row["part"] == ONCE)
-        return {"benchmark": self.name, "machine": machine(), "rows": rows}
+        """Return the contents of the JSON file."""
+        return {"benchmark": self.name, "machine": machine(), "rows": self.rows}
 
 
 def read_results(path: Path) -> dict:

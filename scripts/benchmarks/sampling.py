@@ -261,17 +261,21 @@ def nanogpt(checkout: Path, model: GPT, prompt: Tensor, n_tokens: int) -> Callab
     return lambda: peer.generate(prompt, n_tokens, **RULES)
 
 
+def write_character_model(path: Path) -> None:
+    """Write a checkpoint of the character model, which knows the characters of a prompt in English."""
+    tokenizer = CharTokenizer("".join(map(chr, range(32, 123))), end_of_text=False)
+    model = new_model("char", vocab_size=tokenizer.n_vocab)
+    state = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
+    contents = {"gptmini": header(model.config, tokenizer.to_dict()), "state_dict": state}
+    write_checkpoint(contents, path)
+
+
 def first_token() -> float:
     """Return the seconds from the start of gptmini sample to the first character after the prompt."""
-    tokenizer = CharTokenizer("".join(map(chr, range(33, 98))), end_of_text=False)
-    model = new_model("char")
-    state = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
-    checkpoint = {"gptmini": header(model.config, tokenizer.to_dict()), "state_dict": state}
     prompt = "ABC"
-
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "char.ckpt"
-        write_checkpoint(checkpoint, path)
+        write_character_model(path)
         command = [*GPTMINI, "sample", str(path), "--prompt", prompt, "--max-new-tokens", "20"]
 
         start = clock("cpu")

@@ -19,12 +19,10 @@ from pathlib import Path
 
 import httpx
 
-from gptmini.checkpoint.file import header, write_checkpoint
-from gptmini.tokenizer import CharTokenizer
 from gptmini.user_error import UserError
 
 from .harness import GPTMINI, Table, in_turns, positive, ratios
-from .sampling import new_model
+from .sampling import write_character_model
 
 AT_ONCE = 8  # clients whose answers are generated together; this is also --batch-size of the server
 MANY = 32  # clients that ask at the same time; 24 of them wait
@@ -43,13 +41,7 @@ def measure(table: Table, arguments: argparse.Namespace) -> None:
     """Measure the character model and, if there is one, the real model."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "char.ckpt"
-        characters = "".join(map(chr, range(32, 97 + 26)))
-        tokenizer = CharTokenizer(characters, end_of_text=False)
-        model = new_model("char", vocab_size=tokenizer.n_vocab)
-        state = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
-        write_checkpoint(
-            {"gptmini": header(model.config, tokenizer.to_dict()), "state_dict": state}, path
-        )
+        write_character_model(path)
         measure_model(table, arguments, path, "character model")
     if arguments.model is not None:
         measure_model(table, arguments, arguments.model, arguments.model.resolve().name)

@@ -46,12 +46,6 @@ WARM_UP = 10  # steps at the start of each turn that are not measured
 EXPERIMENT = "experiment=nanogpt_cpu"
 # Overrides that switch off everything except training.
 BARE = (*UNWATCHED, "trainer.val_every_steps=1000000", "trainer.val_tokens=1", "console=quiet")
-WIDTHS = (128, 256, 384, 512, 768)  # model.d_model in the part precision
-# Runs gptmini train after importing torchmetrics. gptmini imports Lightning without its metrics. Like the command, the
-# import pauses the garbage collector.
-EAGER = (
-    "import gc; gc.disable(); import torchmetrics; from gptmini.__main__ import main; main('train')"
-)
 BRIEF = 100  # steps of the brief run, whose time is subtracted
 
 
@@ -68,8 +62,6 @@ def options(parser: argparse.ArgumentParser) -> None:
     nanogpt.add_nanogpt(parser)
     add = parser.add_argument
     add("--steps", type=positive, default=150, help="measured steps per turn")
-    note = "measured steps per turn in the part precision"
-    add("--precision-steps", type=positive, default=10, help=note)
     add("--long", type=positive, default=800, help="steps of the longer run in the part peer")
     note = "sequences of 1,024 tokens in the part memory"
     add("--sequences", type=positive, default=8, help=note)
@@ -189,39 +181,6 @@ def gradient_norm(module: GPTModule) -> torch.Tensor:
     return torch.nn.utils.get_total_norm(gradients)
 
 
-# Precision
-
-
-def measure_precision(table: Table, arguments: argparse.Namespace) -> None:
-    """Measure a step of the bare loop in each precision, in turns, for models of five widths.
-
-    On a CPU, trainer.precision=auto means bf16 from the width gptmini.hardware.CPU_BF16_WIDTH.
-    """
-    n_steps = WARM_UP + arguments.precision_steps
-    for width in WIDTHS:
-        kinds = {}
-        for precision in ("fp32", "bf16", "bf16_stream"):
-            subject = subject_of(
-                [
-                    *arguments.overrides,
-                    f"trainer.precision={precision}",
-                    f"model.d_model={width}",
-                    f"model.n_heads={width // 64}",
-                    f"trainer.max_steps={n_steps}",
-                    f"trainer.val_every_steps={n_steps}",
-                    "trainer.val_tokens=1",
-                ]
-            )
-            kinds[precision] = partial(bare_loop, subject, n_steps)
-        found = {
-            name: [turn.whole for turn in turns]
-            for name, turns in in_turns(arguments.turns, kinds).items()
-        }
-        for precision in ("bf16", "bf16_stream"):
-            what = f"width {width}: time of a step in fp32, divided by that in {precision}"
-            table.add_median(what, ratios(found["fp32"], found[precision]))
-
-
 # Comparison with nanoGPT
 
 
@@ -338,17 +297,11 @@ def measure_start(table: Table, arguments: argparse.Namespace) -> None:
         command = ("bash", "-c", '"$@"; test $? = 2', "bash", *GPTMINI, "train")
         return timed(*command, "trainer.max_stepz=1").seconds
 
-    def eager() -> float:
-        with tempfile.TemporaryDirectory() as folder:
-            command = (sys.executable, "-c", EAGER, *overrides, f"folder={folder}/run")
-            return timed(*command, cwd=Path.cwd()).seconds
-
     found = in_turns(
         arguments.turns,
         {
             "first step": first_step,
             "run of one step": lambda: train(*overrides).seconds,
-            "run with all of torchmetrics": eager,
             "imports": lambda: timed(sys.executable, "-c", "import torch, lightning").seconds,
             "refused key": refused,
         },
@@ -359,17 +312,12 @@ def measure_start(table: Table, arguments: argparse.Namespace) -> None:
     table.add_median("seconds of a run of one step, text prepared", whole)
     what = "time of this run, divided by that of `import torch, lightning`"
     table.add_median(what, ratios(whole, found["imports"]), goal="at most 1")
-    what = (
-        "time of this run with every metric of torchmetrics imported, divided by the time without"
-    )
-    table.add_median(what, ratios(found["run with all of torchmetrics"], whole))
     what = "seconds to the error about an unknown key"
     table.add_median(what, found["refused key"], goal="at most 0.4")
 
 
 PARTS = {
     "step": measure_step,
-    "precision": measure_precision,
     "peer": measure_peer,
     "start": measure_start,
     "memory": measure_memory,

@@ -1,4 +1,4 @@
-"""Measure a GPU: its peak, checks, two runs, the speed ladder at 124 M parameters, nanoGPT, kernels and sampling.
+"""Measure a GPU: its peak, checks, two runs, the training speed at 124 M parameters, nanoGPT, kernels and sampling.
 
 A row is skipped if the remaining minutes are probably too few. The exit code is 1 if a check failed. --dry-run runs
 every part on the CPU with toy sizes, so that only code for GPUs remains untested.

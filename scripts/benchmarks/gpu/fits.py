@@ -1,8 +1,7 @@
 """Short fits of the 124 M parameter experiments on synthetic tokens, for the ladder, nanoGPT and kernels."""
 
 import statistics
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
@@ -56,7 +55,6 @@ def fit(
     preset: str,
     overrides: Sequence[str] = (),
     *,
-    adapt: Callable[[GPTModule], None] | None = None,
     callbacks: Sequence[L.Callback] = (),
     steps: int | None = None,
 ) -> dict:
@@ -66,7 +64,6 @@ def fit(
         setting: shared settings.
         preset: gpt2 or modern.
         overrides: KEY=VALUE each; they have priority over the benchmark's own overrides.
-        adapt: changes the module before training.
         callbacks: additional Lightning callbacks. The callbacks of a run are left out, because they take time.
         steps: optimizer steps; None for those of the scale.
     """
@@ -78,15 +75,12 @@ def fit(
     store = synthetic_store(setting, config.model.context_length)
     subject = Subject(settings=settings, store=store)
 
-    begun = time.monotonic()
     module, data = subject.assemble()
-    if adapt is not None:
-        adapt(module)
     step_clock = StepClock(setting.device)
     train(subject, setting.folder, callbacks=[step_clock, *callbacks], parts=(module, data))
 
     seconds = statistics.median(step_clock.seconds()[scale.first_step - 1 :])
-    return figures_of(module, setting.device, seconds, seconds_in_all=time.monotonic() - begun)
+    return figures_of(module, setting.device, seconds)
 
 
 def configured(
@@ -108,18 +102,17 @@ def configured(
     else:
         own += ["trainer.compile=auto", "trainer.precision=auto"]
 
-    # Composing takes half a second and a ladder has 15 rungs. So compose the experiment once and change copies.
+    # Composing takes half a second and a ladder has several rungs. So compose the experiment once and change copies.
     return OmegaConf.merge(experiment(preset), OmegaConf.from_dotlist([*own, *overrides]))
 
 
-def figures_of(module: GPTModule, device: str, seconds: float, *, seconds_in_all: float) -> dict:
+def figures_of(module: GPTModule, device: str, seconds: float) -> dict:
     """Return the figures of a fit for the table.
 
     Args:
         module: the trained module.
         device: the training device.
         seconds: median seconds per step.
-        seconds_in_all: seconds of the entire fit, including building the model.
     """
     sequences = module.settings.global_batch_size
     speed = sequences * module.model.config.context_length / seconds  # tokens per second
@@ -137,5 +130,4 @@ def figures_of(module: GPTModule, device: str, seconds: float, *, seconds_in_all
         "sequences": sequences,
         "batch_size": module.settings.batch_size,
         "loss": float(module.step_loss),
-        "seconds_in_all": seconds_in_all,
     }

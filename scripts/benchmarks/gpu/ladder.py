@@ -1,59 +1,22 @@
-"""The speed ladder of a preset: training speed with one lever at a time, then with all levers that helped."""
+"""The training speed of a preset: with a small batch, with other micro-batches, and as configured."""
 
 from collections.abc import Sequence
-from contextlib import ExitStack
-from functools import partial
-
-import torch
-
-from gptmini.training import GPTModule
 
 from ..harness import Table
 from .fits import experiment, fit
-from .levers import Lever, best_of_each_kind, levers
 from .setting import Setting
 
 
 def measure_ladder(table: Table, setting: Setting, *, preset: str) -> None:
-    """Add rows for a preset: with a smaller batch (the base), as configured, with two other seeds, and with each lever.
-
-    A lever helps if it makes the base faster and changes its loss by no more than other seeds do. The last row uses
-    the best helpful lever of each kind.
-    """
+    """Add rows for a preset: with a smaller batch (the base), as configured, and with each micro-batch."""
     base = measure_fit(setting, "base", preset)
     if base is None:
         return
     measure_configured(setting, preset)
-
-    losses = [base["loss"]]
-    for seed in (2, 3):
-        figures = measure_fit(setting, f"base, seed {seed}", preset, [f"seed={seed}"])
-        if figures is not None:
-            losses.append(figures["loss"])
-    noise = max(losses) - min(losses)
-
-    helped = []
-    complete = True
-    for lever in levers(setting.scale, preset):
-        figures = measure_rung(setting, lever.name, preset, [lever], base)
-        if figures is None:
-            complete = False
-            continue
-        gain = figures["times_base"]
-        is_equal = abs(figures["loss"] - base["loss"]) <= noise
-        if is_equal and gain >= setting.scale.gain:
-            helped.append((gain, lever))
-
-    chosen = best_of_each_kind(helped)
-    together = "all that helped together"
-    if chosen:
-        names = " + ".join(lever.name for lever in chosen)
-        measure_rung(setting, f"{together} ({names})", preset, chosen, base)
-    elif not complete:
-        table.add(f"{together}: times the base's speed", None, status="some levers not measured")
-    else:
-        said = f"no lever gave {setting.scale.gain} times the speed"
-        table.add(f"{together}: times the base's speed", 1.0, said=said)
+    for size in setting.scale.batch_sizes:
+        measure_fit(
+            setting, f"micro-batch {size}", preset, [f"trainer.batch_size={size}"], base=base
+        )
 
 
 def measure_configured(setting: Setting, preset: str) -> None:
@@ -64,7 +27,7 @@ def measure_configured(setting: Setting, preset: str) -> None:
         whole_batch = [f"trainer.global_batch_size={sequences}"]
     has_goal = preset == "modern" and not setting.dry
     goal = "at least 490,000" if has_goal else ""
-    figures = measure_fit(setting, "as configured", preset, whole_batch, goal)
+    figures = measure_fit(setting, "as configured", preset, whole_batch, goal=goal)
     if figures is not None:
         what = "as configured: share of the maker's peak, in percent"
         goal = "at least 42" if has_goal else ""
@@ -73,46 +36,21 @@ def measure_configured(setting: Setting, preset: str) -> None:
 
 
 def measure_fit(
-    setting: Setting, name: str, preset: str, overrides: Sequence[str] = (), goal: str = ""
+    setting: Setting,
+    name: str,
+    preset: str,
+    overrides: Sequence[str] = (),
+    *,
+    goal: str = "",
+    base: dict | None = None,
 ) -> dict | None:
-    """Add a row for the speed of a fit, and return its figures."""
-    what = f"{name}: tokens a second"
-    train = partial(fit, setting, preset, overrides)
-    return setting.measure(what, "tokens_per_second", train, goal=goal)
+    """Add a row for the speed of a fit, relative to the base if it is given; return the figures of the fit."""
 
+    def train() -> dict:
+        figures = fit(setting, preset, overrides)
+        speed = figures["tokens_per_second"]
+        return figures | ({"times_base": speed / base["tokens_per_second"]} if base else {})
 
-def measure_rung(
-    setting: Setting, name: str, preset: str, chosen: Sequence[Lever], base: dict
-) -> dict | None:
-    """Add a row for a fit with some levers, and return its figures."""
-    what = f"{name}: times the base's speed"
-    return setting.measure(what, "times_base", partial(rung, setting, preset, chosen, base))
-
-
-def rung(setting: Setting, preset: str, chosen: Sequence[Lever], base: dict) -> dict:
-    """Train with some levers, and return the figures of the fit with its speed relative to the base.
-
-    Args:
-        setting: shared settings.
-        preset: gpt2 or modern.
-        chosen: levers to use together.
-        base: figures of the base.
-    """
-    overrides = []
-    for lever in chosen:
-        overrides += lever.overrides
-
-    def adapt(module: GPTModule) -> None:
-        for lever in chosen:
-            if lever.adapt is not None:
-                lever.adapt(module)
-
-    with ExitStack() as pulled:
-        # The key of torch's cache of compiled code does not include the attention backend. A tag separates the rungs.
-        tag = "+".join(lever.name for lever in chosen)
-        pulled.enter_context(torch.compiler.config.patch(cache_key_tag=tag))
-        for lever in chosen:
-            pulled.enter_context(lever.around())
-        figures = fit(setting, preset, overrides, adapt=adapt)
-
-    return {"times_base": figures["tokens_per_second"] / base["tokens_per_second"], **figures}
+    if base is not None:
+        return setting.measure(f"{name}: times the base's speed", "times_base", train)
+    return setting.measure(f"{name}: tokens a second", "tokens_per_second", train, goal=goal)

@@ -16,7 +16,6 @@ class Scale:
 
     sizes: tuple[str, ...]  # overrides for the sizes of every trained model
     n_vocab: int  # number of different synthetic tokens
-    gain: float  # a lever helps if it makes training at least this many times as fast
     steps: int  # optimizer steps of a fit
     first_step: int  # first measured step of a fit, counted from 0; earlier steps are the warm-up
     sequences: int  # sequences in the global batch of a fit
@@ -29,7 +28,6 @@ class Scale:
 FULL = Scale(
     sizes=(),
     n_vocab=50257,
-    gain=1.01,
     steps=60,
     first_step=20,
     sequences=128,  # 131,072 tokens, a quarter of the experiments' batch, so that a rung takes about a minute
@@ -53,7 +51,6 @@ TOY = Scale(
         "model.n_heads=2",
     ),
     n_vocab=300,
-    gain=0.0,  # toy speeds are random, so every lever counts as fast enough
     steps=4,
     first_step=2,
     sequences=8,

@@ -1,6 +1,6 @@
-"""Measure the preparation of text: speed compared with tiktoken, nanoGPT's method and tokenizers, and memory.
+"""Measure the preparation of text: speed compared with tiktoken and nanoGPT's method, and memory.
 
-The text consists of files of Python and the system in random order, or is generated Chinese. It is written once for
+The text consists of files of Python and the system in random order. It is written once for
 each size and kept in --folder. Compared commands take turns. The time of a command includes its start-up; its memory is
 the peak that the system reports.
 """
@@ -24,7 +24,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     add("--megabytes", type=positive, default=200, help="size of the text in most parts")
     sizes = [20, 200, 1000]
     add("--sizes", type=positive, nargs="+", default=sizes, help="sizes in the part memory, in MB")
-    peer = "Python with tiktoken, datasets, tokenizers and rustbpe (default: this Python)"
+    peer = "Python with tiktoken and datasets (default: this Python)"
     add("--peer-python", default=sys.executable, help=peer)
 
 

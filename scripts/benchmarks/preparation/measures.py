@@ -4,14 +4,11 @@ import argparse
 import os
 import sys
 import tempfile
-from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
-from gptmini.tokenizer import SPLIT_PATTERN
-
 from ..harness import GPTMINI, Ended, Table, in_turns, output_of, ratios, timed
-from .peers import NANOGPT, OWN_BPE, RUSTBPE, TIKTOKEN, TOKENIZERS
+from .peers import NANOGPT, TIKTOKEN
 from .texts import SEPARATOR, text_of
 
 N_PROCESSORS = len(os.sched_getaffinity(0))
@@ -45,27 +42,21 @@ def peer(arguments: argparse.Namespace, code: str, *options: object) -> float:
     return float(output_of(program).split()[-1])
 
 
-def times_longer(
-    arguments: argparse.Namespace, these: Callable[[], float], those: Callable[[], float]
-) -> list[float]:
-    """Return the seconds of these, divided by the seconds of those, for each turn."""
-    seconds = in_turns(arguments.turns, {"these": these, "those": those})
-    return ratios(seconds["these"], seconds["those"])
-
-
 # Speed
 
 
 def tiktoken(table: Table, arguments: argparse.Namespace) -> None:
     """Compare the entire command with tiktoken's encode_ordinary_batch on documents in memory."""
     text = text_of(arguments, arguments.megabytes)
-    found = times_longer(
-        arguments,
-        lambda: peer(arguments, TIKTOKEN, text, SEPARATOR, N_PROCESSORS),
-        lambda: prepare(text).seconds,
+    seconds = in_turns(
+        arguments.turns,
+        {
+            "tiktoken": lambda: peer(arguments, TIKTOKEN, text, SEPARATOR, N_PROCESSORS),
+            "gptmini": lambda: prepare(text).seconds,
+        },
     )
     what = "time of tiktoken's `encode_ordinary_batch` on the documents in memory, divided by that of the whole command"
-    table.add_median(what, found, goal="at least 1.7")
+    table.add_median(what, ratios(seconds["tiktoken"], seconds["gptmini"]), goal="at least 1.7")
 
 
 def nanogpt(table: Table, arguments: argparse.Namespace) -> None:
@@ -90,25 +81,6 @@ def nanogpt(table: Table, arguments: argparse.Namespace) -> None:
 
     what = f"megabytes of memory at {arguments.megabytes} MB of JSON lines"
     table.add_median(what, [one.megabytes for one in ended["gptmini"]])
-
-
-def bpe(table: Table, arguments: argparse.Namespace) -> None:
-    """Compare learning 32,768 ids from 50 MB with plain tokenizers and with rustbpe."""
-    megabytes = min(50, arguments.megabytes)
-    learned = (text_of(arguments, megabytes), SEPARATOR, 32768)
-    own = argparse.Namespace(peer_python=sys.executable)
-    seconds = in_turns(
-        arguments.turns,
-        {
-            "gptmini": lambda: peer(own, OWN_BPE, *learned),
-            "tokenizers": lambda: peer(arguments, TOKENIZERS, *learned),
-            "rustbpe": lambda: peer(arguments, RUSTBPE, *learned, SPLIT_PATTERN),
-        },
-    )
-    what = f"time to learn 32,768 ids from {megabytes} MB, divided by that of"
-    alone = ratios(seconds["gptmini"], seconds["tokenizers"])
-    table.add_median(f"{what} `tokenizers` alone", alone, goal="at most 1.1")
-    table.add_median(f"{what} rustbpe", ratios(seconds["gptmini"], seconds["rustbpe"]))
 
 
 # Memory
@@ -149,6 +121,5 @@ def memory(table: Table, arguments: argparse.Namespace) -> None:
 PARTS = {
     "tiktoken": tiktoken,
     "nanogpt": nanogpt,
-    "bpe": bpe,
     "memory": memory,
 }

@@ -38,38 +38,3 @@ for i in range(n_shards):
 array.flush()
 print(time.perf_counter() - began)
 """
-
-TOKENIZERS = """
-import sys, time
-from tokenizers import Regex, Tokenizer, models, pre_tokenizers, trainers
-began = time.perf_counter()
-documents = [text for text in open(sys.argv[1], newline="").read().split(sys.argv[2]) if text]
-learner = Tokenizer(models.BPE())
-learner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-trainer = trainers.BpeTrainer(
-    vocab_size=int(sys.argv[3]),
-    initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-    show_progress=False,
-)
-learner.train_from_iterator(documents, trainer)
-print(time.perf_counter() - began)
-"""
-
-RUSTBPE = r"""
-import sys, time, rustbpe
-began = time.perf_counter()
-documents = [text for text in open(sys.argv[1], newline="").read().split(sys.argv[2]) if text]
-learner = rustbpe.Tokenizer()
-learner.train_from_iterator(iter(documents), int(sys.argv[3]), pattern=sys.argv[4])
-print(time.perf_counter() - began)
-"""
-
-OWN_BPE = """
-import sys, time
-from gptmini import tokenizer
-from gptmini.data import Document
-began = time.perf_counter()
-documents = [text for text in open(sys.argv[1], newline="").read().split(sys.argv[2]) if text]
-tokenizer.bpe([Document("train", text) for text in documents], vocab_size=int(sys.argv[3]), train_bytes=2 * 10**8)
-print(time.perf_counter() - began)
-"""
