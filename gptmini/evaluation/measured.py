@@ -143,7 +143,6 @@ def report_of(text: HeldOutText, measured: Sequence[Measured]) -> dict[str, Any]
 
 
 def _figures(model: Measured) -> dict[str, Any]:
-    """Return the results of a model with their confidence intervals."""
     loss = model.evaluation.loss
     bits = model.evaluation.bits_per_byte
     of_loss = interval_of_loss(model.sums)
@@ -162,7 +161,6 @@ def _figures(model: Measured) -> dict[str, Any]:
 
 
 def _comparison(first: Measured, second: Measured) -> dict[str, Any]:
-    """Return the difference in bits per byte between the second and the first model."""
     comparison = compare(first.sums, second.sums)
     difference = second.evaluation.bits_per_byte - first.evaluation.bits_per_byte
     figure = _figure(difference, _scaled(comparison.interval, first))

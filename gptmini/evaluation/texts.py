@@ -57,7 +57,6 @@ class PreparedText:
         return documents, lengths
 
     def _has_ids_of(self, tokenizer: Tokenizer) -> bool:
-        """Return whether the folder was prepared with this tokenizer."""
         return identity_of(tokenizer.to_dict()) == identity_of(self._store.tokenizer_state)
 
     def _own_documents(self, tokenizer: Tokenizer) -> Iterator[np.ndarray]:

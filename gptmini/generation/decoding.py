@@ -352,7 +352,6 @@ class Decoder:
 
 
 def _n_common(first: Sequence[int], second: Sequence[int]) -> int:
-    """Return the number of ids that are the same at the start of both sequences."""
     pairs = zip(first, second, strict=False)
     return next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(first), len(second)))
 

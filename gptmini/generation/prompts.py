@@ -38,7 +38,6 @@ def prompts_from(path: Path) -> list[str]:
 
 
 def _decoded(data: bytes, name: str) -> str:
-    """Decode UTF-8 and remove a byte order mark. Raise UserError with the name if the bytes are not UTF-8."""
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -46,7 +45,6 @@ def _decoded(data: bytes, name: str) -> str:
 
 
 def _prompt_of(line: str, place: str) -> str:
-    """Return the prompt in a line of a .jsonl file. place names the line in error messages."""
     try:
         record = json.loads(line)
     except ValueError as error:

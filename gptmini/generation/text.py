@@ -75,7 +75,6 @@ def generate_stream(
     Raises UserError at the first piece if an option is unknown, a value has a wrong type or range, or a prompt has
     characters that the tokenizer cannot encode. Raises UserError at any piece if the logits are not finite.
     """
-    check_model(model)
     num_samples = checked_integer("num_samples", num_samples, least=1)
     batch_size = checked_integer("batch_size", batch_size, least=1)
     seed = checked_integer("seed", seed)
@@ -86,14 +85,13 @@ def generate_stream(
         raise UserError(
             "a packed model cannot be compiled; remove compile=True or the call of pack()"
         )
-    is_single = isinstance(prompts, str) or not isinstance(prompts, Iterable)
-    texts = [prompts] if is_single else list(prompts)
+    texts = [prompts] if isinstance(prompts, str) else list(prompts)
     if len(texts) * num_samples > MOST_SAMPLES:
         raise UserError(
             f"num_samples times the number of prompts must be at most {MOST_SAMPLES:,}, "
             f"got {num_samples} and {len(texts)}; for more samples, call again with a different seed"
         )
-    stops = checked_strings("stop", stop or ())
+    stops = as_list(stop or ())
 
     ids = _encode_prompts(tokenizer, texts)
     n_samples = len(ids) * num_samples
@@ -325,20 +323,9 @@ class TextStream:
         return 0
 
 
-def check_model(model: object) -> None:
-    """Raise UserError if the argument model is not a GPT, for example because it was swapped with the tokenizer."""
-    if not isinstance(model, GPT):
-        raise UserError(f"model must be a GPT from gptmini.load, got {type(model).__name__}")
-
-
-def checked_strings(name: str, value: Any) -> list[str]:
-    """Return one or several strings as a list. Raise UserError for other types."""
-    is_single = isinstance(value, str) or not isinstance(value, Iterable)
-    strings = [value] if is_single else list(value)
-    for string in strings:
-        if not isinstance(string, str):
-            raise UserError(f"{name} must be a string or a list of strings, got {string!r:.80}")
-    return strings
+def as_list(strings: str | Iterable[str]) -> list[str]:
+    """Return one or several strings as a list."""
+    return [strings] if isinstance(strings, str) else list(strings)
 
 
 def checked_integer(name: str, value: Any, *, least: int | None = None) -> int:
@@ -375,12 +362,10 @@ def _encode_prompts(
 ) -> list[Sequence[int]]:
     """Return the ids of each prompt, which is a text or a list of ids.
 
-    Raises UserError for another type. If there are several prompts, the message contains the number of the prompt.
+    If there are several prompts, the message of an error contains the number of the prompt.
     """
     encoded: list[Sequence[int]] = []
     for number, text in enumerate(texts, start=1):
-        if not isinstance(text, str | list):
-            raise UserError(f"prompts must be a string or a list of strings, got {text!r:.80}")
         try:
             encoded.append(prompt_ids(tokenizer, text) if isinstance(text, str) else text)
         except UserError as error:

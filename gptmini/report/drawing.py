@@ -1,4 +1,4 @@
-"""Functions that draw the figures of a run: attention maps, token losses and curves.
+"""Functions that draw the figures of a run: attention maps and curves.
 
 Every function builds a matplotlib Figure without pyplot, so no window opens. The figures use SETTINGS,
 not the matplotlib settings of the user.
@@ -190,11 +190,6 @@ def svg(figure: Figure) -> bytes:
 
 
 def _needs_logarithm(values: Sequence[float]) -> bool:
-    """Return whether to use a log scale.
-
-    A log scale is used if the largest value is more than DWARFING times the median of the positive values. No value may
-    be negative.
-    """
     finite = [value for value in values if math.isfinite(value)]
     positive = [value for value in finite if value > 0]
     if not positive or min(finite) < 0:
@@ -203,10 +198,7 @@ def _needs_logarithm(values: Sequence[float]) -> bool:
 
 
 def _token_name(text: str) -> str:
-    """Return a token's text as a label of at most LONGEST_LABEL characters.
-
-    Characters that the font lacks are written as code points, which may lengthen the label.
-    """
+    # Characters that the font lacks become code points, which may lengthen the label.
     if len(text) > LONGEST_LABEL:
         text = text[: LONGEST_LABEL - 1] + "…"
     escaped = visible(text).replace("$", r"\$")  # matplotlib reads a plain $ as a formula

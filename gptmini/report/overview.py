@@ -35,7 +35,6 @@ def overview_of(folder: Path) -> Overview:
 
 
 def _overview_of(folder: Path) -> Overview:
-    """Return the summary of a run. Raise UserError if the files of the run are damaged."""
     config, typed = read_config(folder)
     validations = [
         (float(line["val/loss"]), float(line.get("val/bits_per_byte", "nan")), line[STEP])

@@ -58,7 +58,7 @@ FIGURES = {
 
 def page_of(runs: list[ReportedRun], *, compare: bool) -> str:
     """If `compare`, return the HTML page that compares the runs. Otherwise, return the page of the first run."""
-    sections = sections_of_several_runs(runs) if compare else sections_of_one_run(runs[0])
+    sections = _sections_of_several_runs(runs) if compare else _sections_of_one_run(runs[0])
     body = [
         f"<h2>{html.escape(heading)}</h2>\n{content}\n" for heading, content in sections if content
     ]
@@ -66,8 +66,7 @@ def page_of(runs: list[ReportedRun], *, compare: bool) -> str:
     return PAGE.format(title=title, style=STYLE, body="".join(body))
 
 
-def sections_of_one_run(run: ReportedRun) -> Iterator[tuple[str, str]]:
-    """Yield the heading and the HTML of each section for one run. The HTML may be empty."""
+def _sections_of_one_run(run: ReportedRun) -> Iterator[tuple[str, str]]:
     yield "Summary", figures_table([run])
     yield from charts([run])
 
@@ -84,13 +83,12 @@ def sections_of_one_run(run: ReportedRun) -> Iterator[tuple[str, str]]:
 
     setup = {"Model": "setup/model", "Data": "setup/data", "Configuration": "setup/config"}
     for heading, tag in setup.items():
-        yield heading, "".join(content for _, content in tables(run, tag, 1))
+        yield heading, "".join(table(rows) for _, rows in run.values(tag)[-1:])
 
 
-def sections_of_several_runs(runs: list[ReportedRun]) -> Iterator[tuple[str, str]]:
-    """Yield the heading and the HTML of each section for a comparison of runs. The HTML may be empty."""
+def _sections_of_several_runs(runs: list[ReportedRun]) -> Iterator[tuple[str, str]]:
     yield "Summary", figures_table(runs)
-    yield "Configuration differences", differences_table(runs)
+    yield "Configuration differences", _differences_table(runs)
     yield from charts(runs)
 
     texts = []
@@ -108,11 +106,6 @@ def samples(run: ReportedRun, most: int) -> list[tuple[int, str]]:
         blocks = [f"<pre>{html.escape(text)}</pre>" for text in texts]
         versions.append((step, "\n".join(blocks)))
     return versions
-
-
-def tables(run: ReportedRun, tag: str, most: int) -> list[tuple[int, str]]:
-    """Return the latest tables under a tag as (step, HTML), oldest first. `most` is the maximum number of tables."""
-    return [(step, table(rows)) for step, rows in run.values(tag)[-most:]]
 
 
 def figures_table(runs: list[ReportedRun]) -> str:
@@ -134,8 +127,7 @@ def figures_table(runs: list[ReportedRun]) -> str:
     return table(rows)
 
 
-def differences_table(runs: list[ReportedRun]) -> str:
-    """Return an HTML table of the configuration values that differ between runs, with a column for each run."""
+def _differences_table(runs: list[ReportedRun]) -> str:
     keys = set()
     for run in runs:
         keys.update(run.config)

@@ -181,7 +181,6 @@ def visible(text: str) -> str:
 
 
 def _plain(value: object) -> str:
-    """Return a configuration value as text. A string is unchanged, and any other value becomes JSON."""
     if isinstance(value, str):
         return value
     return json.dumps(value, default=str)

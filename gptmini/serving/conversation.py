@@ -6,7 +6,7 @@ from typing import Any, Literal, overload
 
 from gptmini.data.chat_formats import ChatFormatError, checked_messages
 from gptmini.generation import Decoder, Rules, TextStream, checked_integer, checked_rules
-from gptmini.generation.text import check_model, checked_strings
+from gptmini.generation.text import as_list
 from gptmini.model import GPT
 from gptmini.settings import CHAT_TOKENS, SAMPLE_SEED, SAMPLE_TEMPERATURE
 from gptmini.tokenizer import Tokenizer
@@ -141,7 +141,6 @@ def chat(
     Raises UserError if the tokenizer has no chat template, if a message has another form, if the template rejects the
     messages, or if an option is unknown or has a wrong value.
     """
-    check_model(model)
     try:
         checked = checked_messages(messages)
     except ChatFormatError as error:
@@ -152,7 +151,7 @@ def chat(
         checked_rules(chat, max_new_tokens=max_new_tokens, temperature=temperature, **rules),
         messages=checked,
         seed=checked_integer("seed", seed),
-        stop=checked_strings("stop", stop or ()),
+        stop=as_list(stop or ()),
         ignore_end_of_text=ignore_end_of_text,
     )
 

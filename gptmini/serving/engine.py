@@ -183,7 +183,6 @@ class Engine:
             call()
 
     def _start(self, answer: Answer) -> None:
-        """Give the request of an answer to the decoder."""
         request = answer.request
         try:
             answer.sample = self._decoder.add(
@@ -232,7 +231,6 @@ class Engine:
             self._end(answer)
 
     def _end(self, answer: Answer) -> None:
-        """Free the row that an answer uses in the batch."""
         if answer.is_over:
             return
         answer.is_over = True

@@ -112,12 +112,6 @@ def error_response(error: RequestError) -> JSONResponse:
     return JSONResponse(error.body, status_code=error.status, headers=error.headers)
 
 
-async def refuse(request: HTTPRequest, error: Exception) -> Response:
-    """Return the response to a request that an endpoint refused."""
-    assert isinstance(error, RequestError)
-    return error_response(error)
-
-
 async def not_found(request: HTTPRequest, error: Exception) -> Response:
     """Return the response to an unknown path, or to an unknown method of a path."""
     status = getattr(error, "status_code", 404)

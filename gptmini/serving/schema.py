@@ -227,7 +227,6 @@ def completion_logprobs(pieces: Sequence[AnswerPiece], tokenizer: Tokenizer) -> 
 
 
 def _top_logprobs(piece: AnswerPiece, tokenizer: Tokenizer) -> dict[str, float] | None:
-    """Return the log-probabilities of the most probable tokens and of the drawn token, or None for a first token."""
     if piece.log_probability is None:
         return None
     pairs = [*piece.likeliest, (piece.token, piece.log_probability)]

@@ -30,7 +30,7 @@ from gptmini.generation.text import MOST_SAMPLES
 from gptmini.serving.connection import Connection, connections_of
 from gptmini.serving.conversation import room_for_answer
 from gptmini.serving.engine import AnswerPiece, Engine, QueueFullError, Request, T
-from gptmini.serving.guard import Guard, failed, has_key, json_of, not_found, refuse
+from gptmini.serving.guard import Guard, failed, has_key, json_of, not_found
 from gptmini.serving.inspection import last_attention, score_prompt
 from gptmini.serving.responses import Responder, queue_full
 from gptmini.serving.schema import (
@@ -126,7 +126,6 @@ class Server:
         ]
 
         handlers: dict[Any, Any] = {
-            RequestError: refuse,
             QueueFullError: queue_full,
             404: not_found,
             405: not_found,
@@ -300,7 +299,6 @@ class Server:
         return prompt_ids(self.tokenizer, text)
 
     def _prompts(self, texts: list[str | list[int]], add_special_tokens: bool) -> list[list[int]]:
-        """Return the ids of each prompt."""
         return [
             self._check_ids(
                 self._text_ids(text, add_special_tokens) if isinstance(text, str) else text,
@@ -332,7 +330,6 @@ class Server:
     async def _scored(
         self, asked: CompletionRequest, text: str | list[int], echo: str, ids: list[int]
     ) -> list[AnswerPiece]:
-        """Return the tokens of a prompt with their log-probabilities, without the ids before its text."""
         has_prefix = isinstance(text, str) and asked.add_special_tokens
         n_prefix = len(self.tokenizer.prefix_ids) or int(not text)  # see prompt_ids
         score = partial(
