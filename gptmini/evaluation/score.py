@@ -25,12 +25,6 @@ class Evaluation:
     loss: float  # nats per token
     n_tokens: int  # number of predicted tokens
     bits_per_byte: float  # loss in bits per token, multiplied by the number of tokens per UTF-8 byte of the text
-    standard_error: float  # of the loss, as if the losses of the tokens were independent; infinity for one token
-
-    @property
-    def perplexity(self) -> float:
-        """The perplexity: exp(loss), or infinity if exp overflows."""
-        return exponential(self.loss)
 
 
 @dataclass
@@ -42,7 +36,6 @@ class Tally:
 
     nats: Tensor | float = 0.0
     n_tokens: Tensor | int = 0
-    squares: Tensor | float = 0.0  # sum of the squared losses
 
     def add(self, losses: Tensor, n_tokens: Tensor | int) -> None:
         """Add losses in nats, of any shape. n_tokens of the losses are scored. All other losses must be zero.
@@ -51,7 +44,6 @@ class Tally:
         """
         dtype = torch.float32 if losses.device.type == "mps" else torch.float64
         self.nats = self.nats + losses.sum(dtype=dtype)
-        self.squares = self.squares + losses.square().sum(dtype=dtype)
         self.n_tokens = self.n_tokens + n_tokens
 
     def evaluation(self, tokens_per_byte: float) -> Evaluation:
@@ -68,7 +60,6 @@ class Tally:
             loss=loss,
             n_tokens=n_tokens,
             bits_per_byte=loss / math.log(2) * tokens_per_byte,
-            standard_error=_standard_error(loss, float(self.squares) / n_tokens, n_tokens),
         )
 
 
@@ -78,14 +69,6 @@ class Sums(NamedTuple):
     nats: np.ndarray  # float64
     n_tokens: np.ndarray  # int64, scored tokens
     n_bytes: np.ndarray  # int64, UTF-8 bytes of the scored tokens
-
-
-def _standard_error(mean: float, mean_square: float, n: int) -> float:
-    """Return the standard error of the mean of n values: sqrt((mean of the squares - mean²) / (n - 1))."""
-    if n == 1:
-        return math.inf
-    variance = max(0.0, mean_square - mean * mean)  # rounding may give a negative number
-    return math.sqrt(variance / (n - 1))
 
 
 def exponential(value: float) -> float:

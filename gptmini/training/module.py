@@ -291,11 +291,11 @@ class GPTModule(L.LightningModule):
         distributed.after_validation(self.model)
         tally = self._tally
         if self.trainer.world_size > 1:
-            sums = (float(tally.nats), int(tally.n_tokens), float(tally.squares))
-            own = torch.tensor(sums, dtype=torch.float64)  # (3,)
+            sums = (float(tally.nats), int(tally.n_tokens))
+            own = torch.tensor(sums, dtype=torch.float64)  # (2,)
             of_all = self.trainer.strategy.reduce(own.to(self.device), reduce_op="sum")
-            nats, n_tokens, squares = of_all.tolist()
-            tally = Tally(nats, int(n_tokens), squares)
+            nats, n_tokens = of_all.tolist()
+            tally = Tally(nats, int(n_tokens))
 
         tokens_per_byte = tokens_per_byte_of(self.store.excerpts("val", self.settings.val_tokens))
         self.evaluation = tally.evaluation(tokens_per_byte)
