@@ -99,21 +99,6 @@ def test_float32_on_a_gpu_says_that_its_products_are_tf32s(
     assert str(choose_hardware("cuda", "bf16", False)) == "cuda, bf16, eager"
 
 
-def test_a_machine_is_described_in_60_characters(monkeypatch, with_gpu):
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (9, 0))
-    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 16)
-    monkeypatch.setattr(hardware, "_has_triton", lambda: True)
-    assert str(choose_hardware("auto", "auto", "auto")) == "cuda, bf16, compiled"
-
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 64)
-    most = [
-        choose_hardware("cuda", "fp32", True, 16),
-        choose_hardware("cpu", "bf16_stream", True, 128),
-    ]
-    assert all(len(str(chosen)) <= 60 for chosen in most)
-
-
 def test_no_number_of_threads_means_torchs_own_number_again(monkeypatch):
     used = [6]
     monkeypatch.setattr(torch, "get_num_threads", lambda: used[-1])

@@ -192,13 +192,6 @@ def test_nothing_imports_a_script():
     assert wrong == []
 
 
-def test_no_two_classes_have_one_name():
-    classes = [
-        node.name for path in FILES for node in nodes_of(path) if isinstance(node, ast.ClassDef)
-    ]
-    assert [name for name in set(classes) if classes.count(name) > 1] == []
-
-
 def test_importing_the_package_loads_nothing_heavy():
     probe = (
         "import sys, gptmini; "

@@ -1,4 +1,4 @@
-"""Broken inputs: junk in place of values, and damaged bytes. outcome() checks how reading them may end."""
+"""Broken inputs: junk in place of values. outcome() checks how reading them may end."""
 
 import copy
 import math
@@ -79,34 +79,6 @@ def fuzz(n_inputs):
         database=None,
         suppress_health_check=list(HealthCheck),
     )
-
-
-KINDS = st.sampled_from(["flip", "cut", "overwrite", "insert"])
-DAMAGE = st.lists(
-    st.tuples(KINDS, st.integers(0, 2**20), st.binary(min_size=1, max_size=9)),
-    min_size=1,
-    max_size=3,
-)
-
-
-def damaged(data, damage):
-    """Apply damage to bytes. Each item is a kind, a place (modulo the length) and the content to write."""
-    whole = data
-    for kind, place, content in damage:
-        at = place % max(1, len(data))
-        after = data[at:]
-        if kind == "flip":
-            after = bytes(byte ^ 1 << content[0] % 8 for byte in after[:1]) + after[1:]
-        elif kind == "cut":
-            after = b""
-        elif kind == "overwrite":
-            after = content + after[len(content) :]
-        else:
-            after = content + after
-        data = data[:at] + after
-
-    assume(data != whole)
-    return data
 
 
 def places(tree):

@@ -1,27 +1,22 @@
 """Broken files of every kind that gptmini reads are refused in one line, or read correctly."""
 
-import gzip
-import io
 import json
 from dataclasses import MISSING, asdict, fields
 
-import pyarrow
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from pyarrow import parquet
 
 import gptmini
-from fuzz.inputs import DAMAGE, JUNK, PICKLED, broken, damaged, fuzz, outcome, same
+from fuzz.inputs import JUNK, PICKLED, broken, fuzz, outcome, same
 from fuzz.model_folders import MODELS, TEXT, coder_of, write_model
 from gptmini import tokenizer
 from gptmini.checkpoint.file import header
-from gptmini.data import TextCorpus, TokenStore, prepare
 from gptmini.interop.reading import read_folder, read_sizes
 from gptmini.model import GPTConfig, new_gpt
 from sizes import TALKATIVE
-from toys import Documents, documents_of, lines
+from toys import documents_of, lines
 
 pytestmark = pytest.mark.slow  # together they take half a minute
 
@@ -153,76 +148,3 @@ def test_a_models_folder_with_junk_in_a_file_is_read_or_refused_by_name(
         outcome(use, file.path.parent, names=str(named))
     finally:
         file.path.write_bytes(file.content)
-
-
-def read_store(folder):
-    """Return counts and tokens of both splits, and the other data that a run reads from a prepared folder."""
-    store = TokenStore(folder)
-    splits = {}
-    for split in ("train", "val"):
-        ids = store.tokens(split)
-        ends = store.document_ends(split).tolist()
-        counts = (store.n_tokens(split), store.n_bytes(split), store.tokens_per_byte(split))
-        splits[split] = (str(ids.dtype), ids.tolist(), ends, *counts)
-    return splits, store.tokenizer_state, store.fingerprint
-
-
-@pytest.fixture(scope="module")
-def prepared(tmp_path_factory):
-    """Return a prepared folder, and the content of each file in it."""
-    corpus = Documents(["the lazy dog", "jumps"], ["over"])
-    folder = prepare(corpus, tokenizer.character, tmp_path_factory.mktemp("data"))[0].folder
-    return folder, {file: file.read_bytes() for file in sorted(folder.iterdir())}
-
-
-@fuzz(150)
-@given(number=st.integers(0, 4), damage=DAMAGE)
-def test_a_damaged_prepared_folder_is_refused_or_gives_the_same_tokens(prepared, number, damage):
-    folder, files = prepared
-    for file, data in files.items():
-        file.write_bytes(data)
-    whole = read_store(folder)
-
-    file = [*files][number]
-    file.write_bytes(damaged(files[file], damage))
-    if found := outcome(read_store, folder):
-        assert same(found, whole)
-
-
-TEXTS = ["A text of words, caf\u00e9.", "\u65e5\u672c and \U0001f600\r\n", "x" * 200, "the end"]
-JSON_LINES = "".join(f"{json.dumps({'text': text})}\n" for text in TEXTS).encode()
-TABLE = ("id,text\n" + "".join(f'{i},"{text}"\n' for i, text in enumerate(TEXTS))).encode()
-PARQUET = io.BytesIO()
-parquet.write_table(pyarrow.table({"text": TEXTS}), PARQUET, compression="zstd")
-FILES = {
-    "a.txt": "|".join(TEXTS).encode(),
-    "a16.txt": "|".join(TEXTS).encode("utf-16"),
-    "a.jsonl": JSON_LINES,
-    "a.csv": TABLE,
-    "a.parquet": PARQUET.getvalue(),
-    "a.jsonl.gz": gzip.compress(JSON_LINES),
-}
-
-
-def read_texts(path, on_error):
-    """Return the texts of a file, in UTF-8."""
-    corpus = TextCorpus(path, 0.5, separator="|", on_error=on_error)
-    corpus.boundary()
-    return b"".join(document.text.encode() for document in corpus.documents())
-
-
-@fuzz(150)
-@given(name=st.sampled_from([*FILES]), damage=DAMAGE, on_error=st.sampled_from(["fail", "skip"]))
-def test_broken_texts_are_refused_in_one_line_or_give_unicode(
-    tmp_path_factory, name, damage, on_error
-):
-    file = tmp_path_factory.mktemp("texts") / name
-    file.write_bytes(FILES[name])
-    sound = read_texts(file, on_error)
-    assert sound.startswith(b"A text of words")
-
-    file.write_bytes(damaged(FILES[name], damage))
-    found = outcome(read_texts, file, on_error)
-    if found is not None and name.endswith(".gz"):
-        # The checksum covers the compressed bytes. Bytes inserted after them may decompress to more text.
-        assert found.startswith(sound)

@@ -192,10 +192,6 @@ def test_rows_of_different_lengths_are_decoded_without_reading_a_number_off_the_
     assert reads.n_reads == 0
 
 
-def test_no_prompt_gives_no_token():
-    assert Decoder(make()).draw() == []
-
-
 def test_logits_that_are_not_finite_end_their_own_sample_only():
     model = make(LLAMA)
     with torch.no_grad():
@@ -300,14 +296,3 @@ def test_a_cache_that_is_smaller_than_the_context_acts_like_a_shorter_context(pr
         found = [decoder.draw()[0].token for _ in range(30)]
         decoder.end(number)
         assert found == drawn_alone(make(preset), prompt, rules, seed=1, n_tokens=30)
-
-
-def test_a_sample_that_waits_can_be_ended():
-    decoder = Decoder(make())
-    first = decoder.add([1, 2], Rules(temperature=0))
-    second = decoder.add([3, 4], Rules(temperature=0))
-    third = decoder.add([5, 6], Rules(temperature=0))
-    decoder.end(second)
-    assert [drawn.sample for drawn in decoder.draw()] == [first]
-    decoder.end(first)
-    assert [drawn.sample for drawn in decoder.draw()] == [third]

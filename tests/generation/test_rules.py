@@ -183,10 +183,6 @@ def test_a_wrong_value_is_refused_by_name(name, value):
     assert {found["loc"][0] for found in error.value.errors()} == {name}
 
 
-def test_values_at_the_ends_of_their_ranges_are_taken():
-    Rules(max_new_tokens=1, temperature=0, top_k=1, top_p=1.0, min_p=1, repetition_penalty=1e-3)
-
-
 @pytest.mark.parametrize("off", [{"top_k": 0}, {"top_k": -1}, {"top_p": 1.0}, {"min_p": 0.0}])
 def test_values_that_mean_off_change_nothing(off):
     scores, uniform = logits(batch_size=100), evenly(100)

@@ -9,13 +9,12 @@ import torch
 
 from gptmini.generation import Decoder, Rules
 from gptmini.hardware import choose_hardware
-from gptmini.training.callbacks import measures
 from gptmini.training.callbacks.checkpoints import RunCheckpoints
 from gptmini.training.callbacks.scalars import Scalars
 from gptmini.training.devices.batch_size import choose_batch_size
 from gptmini.training.stopping import Stopping
 from gptmini.training.trainer_settings import TrainerSettings
-from gpu.parts import OPTIMIZERS, SIZES, TRY_ON_CPU, model_of, newest
+from gpu.parts import OPTIMIZERS, TRY_ON_CPU, model_of, newest
 from training.runs import SETTINGS
 from training.watchers import Seen
 
@@ -119,55 +118,6 @@ def test_utilisation_is_a_hand_count_over_the_makers_peak(run, device):
         }
         expected = by_data_sheet.get(torch.cuda.get_device_name(), implied)
     assert implied == pytest.approx(expected, rel=1e-6)
-
-
-class Walled(Scalars):
-    """Scalars that also measures the newest step in milliseconds on the host's clock, synchronized at both ends."""
-
-    def wait(self):
-        if torch.cuda.is_available():
-            torch.cuda.synchronize()
-        return time.perf_counter()
-
-    def on_train_batch_end(self, *hook):
-        self.spent = 1000 * (self.wait() - self.start)
-        super().on_train_batch_end(*hook)
-
-    def _begin_step(self, *hook):
-        # The time that Scalars itself needs between two steps belongs to none of its parts.
-        super()._begin_step(*hook)
-        self.start = self.wait()
-
-
-def test_the_parts_of_a_step_add_up_to_its_wall_time(run, monkeypatch):
-    # A logged step also copies the weights. The logged parts do not include this time.
-    monkeypatch.setattr(measures, "PARTS", (*measures.PARTS, "copy"))
-
-    # The model is so large that the GPU takes longer than the host takes to launch its kernels.
-    large = {"context_length": 64, "d_model": 1024, "n_layers": 6, "n_heads": 16}
-    batch_size = 128
-    if TRY_ON_CPU:
-        large = SIZES
-        batch_size = 8
-    seen = Seen()
-    wall = Walled(every_steps=12)
-
-    run(
-        "gpt2",
-        sizes=large,
-        precision="bf16",
-        global_batch_size=batch_size,
-        batch_size=batch_size,
-        max_steps=12,
-        val_every_steps=12,
-        callbacks=[wall],
-        loggers=[seen],
-    )
-    tags = [tag for tag in seen.tags() if tag.startswith("work/ms/")]
-    parts = {tag.rpartition("/")[2]: round(newest(seen, tag), 2) for tag in tags}
-    print(f"wall {wall.spent:.2f} ms, parts {parts}")
-    if not TRY_ON_CPU:
-        assert sum(parts.values()) == pytest.approx(wall.spent, rel=0.05)
 
 
 def test_the_largest_batch_that_fits_is_found_in_time_and_its_memory_given_back(device):
