@@ -53,16 +53,9 @@ def measure(
     batch_size: int,
     on_batch: Callable[[int, int], None],
 ) -> Measured:
-    """Evaluate a model on a text.
+    """Evaluate a model, on its device, on a text: as one stream, or each document alone, after the tokenizer's bos id.
 
-    Args:
-        trained: the model, on the device to compute on.
-        text: the text to evaluate on.
-        per_document: score each document alone, after the id that bos_id_of returns for the tokenizer. It must not be
-            None. False: all documents are one stream.
-        batch_size: windows per batch.
-        on_batch: called after each batch with the number of scored tokens and the total number of tokens.
-
+    on_batch is called after each batch with the number of scored tokens and the total number of tokens.
     Raises UserError if the tokenizer does not fit the text, or if no scored token has text.
     """
     tokenizer = trained.tokenizer

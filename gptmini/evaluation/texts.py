@@ -20,7 +20,6 @@ class PreparedText:
     """A split of a prepared folder."""
 
     def __init__(self, folder: Path, split: str, max_tokens: int | None) -> None:
-        """Open the folder. Raise UserError if the folder is damaged."""
         self._store = TokenStore(folder)
         self._split = split
         self._max_tokens = max_tokens
@@ -87,7 +86,6 @@ class TextFiles:
     """Text files that are read into memory and encoded by the tokenizer of each model."""
 
     def __init__(self, paths: Sequence[Path], field: str, max_tokens: int | None) -> None:
-        """Read the documents. Raise UserError if a file cannot be read or does not contain text."""
         self.name = ", ".join(str(path) for path in paths)
         self._max_tokens = max_tokens
         # Number of documents that the first model is evaluated on; all other models use the same number.

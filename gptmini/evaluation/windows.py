@@ -48,14 +48,9 @@ def documents_alone(
     context_length: int,
     batch_size: int,
 ) -> Passage:
-    """Score each document alone, after an id that is not scored.
+    """Score each document (ids without special tokens, (n,)) alone after the id `first`, which is not scored.
 
-    Args:
-        documents: ids of each document, (n,), without special tokens.
-        first: id to put before each document.
-        first_named: the token of the id `first`, for the description of the convention.
-        context_length: maximum number of ids that the model reads.
-        batch_size: maximum number of windows per batch.
+    first_named is the text of this id, for the description of the convention.
     """
 
     def windows() -> Iterator[Window]:

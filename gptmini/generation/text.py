@@ -154,13 +154,7 @@ def generate(
 ) -> list[str]:
     """Return the texts that continue prompts, without the prompts. The samples of the first prompt come first.
 
-    Args:
-        model, tokenizer, prompts: see generate_stream.
-        num_samples: number of samples per prompt.
-        batch_size: maximum number of samples at a time.
-        options: other options of generate_stream, such as seed, max_new_tokens, temperature and stop.
-
-    Raises the errors of generate_stream.
+    The arguments and the errors are those of generate_stream. Up to batch_size samples are drawn at a time.
     """
     texts: dict[int, str] = defaultdict(str)  # by the number of the sample
     for piece in generate_stream(
@@ -228,9 +222,8 @@ class TextStream:
         self.max_tokens = max_tokens
         self.ends = set() if ignore_end_of_text else {tokenizer.end_of_text, *tokenizer.more_ends}
         self.n_tokens = 0  # number of tokens that were passed to add
-        self.n_characters = (
-            0  # number of characters of these tokens, without an incomplete character at the end
-        )
+        # number of characters of these tokens, without an incomplete character at the end
+        self.n_characters = 0
         self._leading = leading
         self.stopped = False  # whether a stop string has occurred; afterwards, do not call push
         self._pending: list[int] = []  # newest ids; the last id may end within a character

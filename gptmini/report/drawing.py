@@ -39,7 +39,6 @@ SETTINGS = {
     "svg.fonttype": "none",  # store letters as text, drawn with the viewer's fonts
 }
 
-
 CURVES = (5.4, 3.0)  # inches, for a chart of curves without its legend
 STYLES = ("-", "--", ":", "-.")  # line styles of the tags if a chart has several runs
 LEGEND_WIDTH = 84  # characters of 7 points that fit side by side below a chart of curves

@@ -39,15 +39,7 @@ class Conversation:
         stop: Sequence[str] = (),
         ignore_end_of_text: bool = False,
     ) -> None:
-        """Start a conversation.
-
-        Args:
-            model: a GPT in eval mode.
-            tokenizer: the tokenizer of the model. It must have a chat template.
-            rules: the rules for sampling tokens. max_new_tokens is the maximum length of an answer.
-            messages: the first messages of the conversation.
-            seed: the seed of the random numbers for each answer.
-            stop, ignore_end_of_text: see generate_stream.
+        """Start a conversation. The model is in eval mode. Each answer uses the seed and has at most max_new_tokens.
 
         Raises UserError if the tokenizer has no chat template.
         """

@@ -53,9 +53,7 @@ class Answer:
     request: Request
     deliver: Callable[[AnswerPiece | UserError], None]
     text: TextStream
-    sample: int | None = (
-        None  # number of the sample in the decoder; None before the decoder has the request
-    )
+    sample: int | None = None  # number of the sample; None before the decoder has the request
     is_over: bool = False  # whether the answer has ended or was cancelled
 
 

@@ -44,9 +44,8 @@ def score_prompt(
     decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
     texts = [decoder.decode(tokenizer.token_bytes(i)) for i in ids[n_before:]]
     pieces = []
-    offset = min(
-        0, n_characters - sum(map(len, texts))
-    )  # some tokenizers add a space before a text
+    # Some tokenizers add a space before a text.
+    offset = min(0, n_characters - sum(map(len, texts)))
     for i, text in enumerate(texts, start=n_before):
         probability = log_probabilities[i]
         pieces.append(AnswerPiece(text, max(0, offset), ids[i], probability, likeliest[i], None))

@@ -79,19 +79,7 @@ class ServerSettings:
 class Server:
     """Answers HTTP requests with one model."""
 
-    def __init__(
-        self,
-        engine: Engine,
-        tokenizer: Tokenizer,
-        settings: ServerSettings,
-    ) -> None:
-        """Create a server.
-
-        Args:
-            engine: the engine that answers requests.
-            tokenizer: the tokenizer of the model.
-            settings: the settings that the operator chose.
-        """
+    def __init__(self, engine: Engine, tokenizer: Tokenizer, settings: ServerSettings) -> None:
         self.engine = engine
         self.tokenizer = tokenizer
         self.settings = settings

@@ -30,8 +30,3 @@ def model_of(kind, **sizes):
 def drawn(model):
     torch.manual_seed(2)
     return torch.randint(257, (B, model.config.context_length + 1))
-
-
-def newest(seen, tag):
-    """Return the last value of a tag."""
-    return list(seen.values(tag).values())[-1]

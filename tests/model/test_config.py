@@ -20,54 +20,27 @@ ROTARY = LEARNED | {"position": "rotary", "rotary_base": 100.0}
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"),
+    ("settings", "named"),
     [
-        (
-            LEARNED | {"d_model": 100, "n_heads": 12},
-            "d_model must be a multiple of n_heads, got d_model=100 and n_heads=12",
-        ),
-        (
-            LEARNED | {"n_kv_heads": 4},
-            "n_heads must be a multiple of n_kv_heads, got n_heads=6 and n_kv_heads=4",
-        ),
-        (
-            LEARNED | {"position": "rotary"},
-            "rotary_base must be set when position=rotary and null otherwise, got position=rotary and rotary_base=None",
-        ),
-        (
-            LEARNED | {"rotary_base": 100.0},
-            "rotary_base must be set when position=rotary and null otherwise, "
-            "got position=learned and rotary_base=100.0",
-        ),
-        (
-            ROTARY | {"d_model": 18},
-            "must be even when position=rotary, got d_head=3",
-        ),
-        (
-            ROTARY | {"context_length": 2**24 + 1},
-            "context_length * d_head must be at most 67108864 when position=rotary, "
-            "got context_length=16777217, d_head=4",
-        ),
-        (
-            LEARNED | {"full_context_length": 20},
-            "full_context_length requires position=rotary and must be at least context_length, "
-            "got full_context_length=20, context_length=13, position=learned",
-        ),
-        (
-            ROTARY | {"full_context_length": 12},
-            "full_context_length requires position=rotary and must be at least context_length, "
-            "got full_context_length=12, context_length=13, position=rotary",
-        ),
+        (LEARNED | {"d_model": 100, "n_heads": 12}, "d_model=100 n_heads=12"),
+        (LEARNED | {"n_kv_heads": 4}, "n_heads=6 n_kv_heads=4"),
+        (LEARNED | {"position": "rotary"}, "position=rotary rotary_base=None"),
+        (LEARNED | {"rotary_base": 100.0}, "position=learned rotary_base=100.0"),
+        (ROTARY | {"d_model": 18}, "position=rotary d_head=3"),
+        (ROTARY | {"context_length": 2**24 + 1}, "67108864 context_length=16777217 d_head=4"),
+        (LEARNED | {"full_context_length": 20}, "full_context_length=20 position=learned"),
+        (ROTARY | {"full_context_length": 12}, "full_context_length=12 context_length=13"),
         (
             ROTARY | {"rotary_scaling": {"factor": 8.0, "low_freq_factor": 1.0}},
-            "original_context_length, got factor, low_freq_factor",
+            "original_context_length low_freq_factor",
         ),
     ],
 )
-def test_values_at_odds_are_refused(settings, message):
+def test_values_at_odds_are_refused(settings, named):
     with pytest.raises(ValidationError) as caught:
         GPTConfig(**settings)
-    assert message in first_error(caught.value)
+    message = first_error(caught.value)
+    assert all(word in message for word in named.split())
 
 
 def test_the_activations_are_those_that_layers_have():

@@ -90,13 +90,6 @@ def test_steps_equal_the_formula():
             torch.testing.assert_close(parameter.detach(), expected[name], atol=1e-13, rtol=1e-12)
 
 
-def test_learning_rate_is_a_multiple_of_the_peak_not_of_the_last():
-    optimizer = AdamWSettings(**SETTINGS).build(Tied())
-    for multiplier, expected in ((0.5, 0.015), (0.5, 0.015), (0.0, 0.0), (1.0, 0.03)):
-        set_learning_rate(optimizer, multiplier)
-        assert {group["lr"] for group in optimizer.param_groups} == {expected}
-
-
 @pytest.mark.parametrize("build", ["adamw", "muon"])
 def test_factors_scale_the_rate_of_each_kind_of_weights(build):
     settings = {"adamw": (AdamWSettings, SETTINGS), "muon": (MuonSettings, MUON)}

@@ -87,11 +87,3 @@ def test_a_schedule_rises_to_its_peak_and_falls_to_its_end(schedule, max_steps):
     assert falling == sorted(falling, reverse=True)
     if not isinstance(schedule, TrapezoidSchedule) or schedule.decay_fraction == 1:
         assert values[-1] == pytest.approx(schedule.final_fraction)
-
-
-@given(step=st.integers(0, 70), max_steps=st.integers(1, 60), warmup_steps=st.integers(0, 60))
-def test_a_trapezoid_that_only_decays_is_the_straight_line(step, max_steps, warmup_steps):
-    settings = {"warmup_steps": warmup_steps, "final_fraction": 0.1}
-    line = LinearSchedule(**settings)
-    trapezoid = TrapezoidSchedule(**settings, decay_fraction=1)
-    assert trapezoid(step, max_steps=max_steps) == line(step, max_steps=max_steps)

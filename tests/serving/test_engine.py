@@ -152,15 +152,6 @@ def test_a_call_that_is_cancelled_while_it_waits_is_never_made(engine):
     wait_until_idle(engine)
 
 
-def test_closing_ends_the_thread_while_a_request_is_open(engine):
-    _, pieces = ask(engine, "abc", ignore_end_of_text=True)
-    pieces.get(timeout=PATIENCE)
-    engine.close()
-    n_pieces = pieces.qsize()
-    time.sleep(0.1)
-    assert pieces.qsize() == n_pieces
-
-
 def test_logits_that_are_not_finite_end_open_requests_with_the_error():
     model = make()
     next(model.parameters()).data.fill_(torch.nan)
