@@ -1,4 +1,7 @@
-"""The exception for mistakes that a user can fix, and the errors of a full memory."""
+"""The exception for mistakes that a user can fix, the nearest name, and the errors of a full memory."""
+
+import difflib
+from collections.abc import Iterable
 
 
 class UserError(ValueError):
@@ -20,6 +23,21 @@ class UserError(ValueError):
 
 class TryLater(UserError):
     """An obstacle that ends by itself. The same command may succeed later, so its exit code is 1, not 2."""
+
+
+def similar(name: str, options: Iterable[str], cutoff: float = 0.6) -> str:
+    """Return the option that a misspelt name probably means, or an empty string if no option is similar.
+
+    The cutoff is the smallest similarity, from 0 to 1, in the sense of difflib. For example, the similarity of --json
+    and --sort is 0.67.
+    """
+    return next(iter(difflib.get_close_matches(name, options, n=1, cutoff=cutoff)), "")
+
+
+def did_you_mean(name: str, options: Iterable[str], otherwise: str = "") -> str:
+    """Return the fix for an unknown name: a question with the most similar option, or else another fix."""
+    close = similar(name, options)
+    return f"did you mean {close}?" if close else otherwise
 
 
 def ran_out_of_memory(error: BaseException) -> bool:

@@ -3,7 +3,6 @@
 `gptmini NAME ...` calls the main function of the module NAME in this package.
 """
 
-import difflib
 import shlex
 import sys
 from importlib import import_module
@@ -12,6 +11,7 @@ from pathlib import Path
 from gptmini.commands.mistakes import one_line_errors, print_error
 from gptmini.configuration.user_modules import allow_user_modules
 from gptmini.process import MISUSE
+from gptmini.user_error import did_you_mean
 from gptmini.version import __version__
 
 COMMANDS = {
@@ -48,8 +48,7 @@ def main() -> None:
     elif name in ("help", "--help", "-h"):
         print(usage())
     else:
-        close = difflib.get_close_matches(name, COMMANDS, n=1)
-        fix = f"did you mean {close[0]}?" if close else f"choose from {', '.join(COMMANDS)}"
+        fix = did_you_mean(name, COMMANDS, otherwise=f"choose from {', '.join(COMMANDS)}")
         if Path(name).is_file():
             fix = f"did you mean gptmini train {shlex.quote(name)}?"
         print_error(f"unknown command {shlex.quote(name)}; {fix}")

@@ -1,7 +1,6 @@
 """Talk to a trained model in the terminal: gptmini chat RUN [options]."""
 
 import argparse
-import difflib
 import json
 import re
 import signal
@@ -21,7 +20,7 @@ from gptmini.job.printing import print_lines, print_note
 from gptmini.process import MISUSE, restore_gc_and_sigint
 from gptmini.runs import named_run
 from gptmini.settings import CHAT_TOKENS
-from gptmini.user_error import UserError
+from gptmini.user_error import UserError, did_you_mean
 
 if TYPE_CHECKING:
     from gptmini.serving.conversation import Conversation
@@ -282,8 +281,7 @@ def obey(conversation: "Conversation", name: str, argument: str) -> str:
         print_lines(f"saved {len(messages)} {noun} to {argument}")
     else:
         known = [command.partition(" ")[0] for command in COMMANDS]
-        close = difflib.get_close_matches(name, known, n=1)
-        fix = f"did you mean {close[0]}?" if close else f"use one of: {HELP}"
+        fix = did_you_mean(name, known, otherwise=f"use one of: {HELP}")
         raise UserError(f"unknown command {name:.80}; {fix}")
 
     return ""

@@ -1,7 +1,6 @@
 """Print a user's mistake as one line, including errors of argparse, pydantic, Hydra and the system."""
 
 import argparse
-import difflib
 import os
 import re
 import select
@@ -18,6 +17,7 @@ from gptmini.files import exists
 from gptmini.job.launch import RanksFailed
 from gptmini.job.printing import print_note
 from gptmini.process import INTERRUPTED, MISUSE, is_muted
+from gptmini.user_error import similar
 from gptmini.world import this_world
 
 # Every rank except rank 0 waits this many seconds before it prints an error. If rank 0 has the same error, it prints
@@ -42,8 +42,7 @@ TEXT_FIXES = {
     "gptmini sample": "for a prompt, write --prompt {0}",
     "gptmini chat": "for a message, write echo {0} | gptmini chat RUN",
 }
-# If an option is unknown, gptmini suggests a known option of at least this similarity. For example, the similarity of
-# --json and --sort is 0.67.
+# If an option is unknown, gptmini suggests a known option of at least this similarity.
 ALIKE = 0.7
 
 
@@ -157,11 +156,8 @@ def similar_option(parser: argparse.ArgumentParser, word: str) -> str | None:
     cutoff = ALIKE if word.startswith("-") else 1.0
     meant = "--" + word.partition("=")[0].lstrip("-").replace("_", "-")
     flags = _flags_of(parser)
-    close = []
-    if word.startswith("-"):
-        close += [flag for flag in flags if flag.startswith(meant)]  # an abbreviation
-    close += difflib.get_close_matches(meant, flags, n=1, cutoff=cutoff)
-    return close[0] if close else None
+    abbreviated = [flag for flag in flags if word.startswith("-") and flag.startswith(meant)]
+    return next(iter(abbreviated), similar(meant, flags, cutoff)) or None
 
 
 def refuse_options_as_keys(parser: argparse.ArgumentParser, words: Sequence[object]) -> None:

@@ -1,6 +1,5 @@
 """Read the known keys and options from the YAML files of gptmini and from the user's own folder."""
 
-import difflib
 from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
@@ -8,7 +7,7 @@ from pathlib import Path
 from gptmini.configuration.overrides import Typed, key_of, shown
 from gptmini.files import CONFIGS
 from gptmini.untrusted import nodes, read_yaml
-from gptmini.user_error import UserError
+from gptmini.user_error import UserError, similar
 
 # The keys besides _target_ that control how Hydra creates an object, and their types.
 HYDRAS_KEYS = {"_args_": list, "_convert_": str, "_partial_": bool, "_recursive_": bool}
@@ -147,14 +146,13 @@ def nearest_key(key: str) -> str:
     outer_first = sorted(known_keys(), key=lambda known: known.count("."))
     by_last_name = {known.rpartition(".")[2]: known for known in reversed(outer_first)} | SYNONYMS
     same = [known for known in outer_first if known.rpartition(".")[2] == last_name]
-    close = [
-        *difflib.get_close_matches(key, same, n=1, cutoff=ALIKE),  # a misspelt group
-        *([SYNONYMS[last_name]] if last_name in SYNONYMS else []),
-        *same,  # another group, as in trainer.lr for optimizer.lr
-        *difflib.get_close_matches(key, known_keys(), n=1),
-        *(by_last_name[name] for name in difflib.get_close_matches(last_name, by_last_name, n=1)),
-    ]
-    nearest = next(iter(close), "")
+    nearest = (
+        similar(key, same, cutoff=ALIKE)  # a misspelt group
+        or SYNONYMS.get(last_name)
+        or next(iter(same), "")  # another group, as in trainer.lr for optimizer.lr
+        or similar(key, known_keys())
+        or by_last_name.get(similar(last_name, by_last_name), "")
+    )
 
     # The option logger=wandb turns on the part logger.wandb.
     group, _, name = nearest.rpartition(".")

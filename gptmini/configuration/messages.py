@@ -1,6 +1,5 @@
 """Describe in one line an error of pydantic, Hydra or the system that a user can fix. This module does not print."""
 
-import difflib
 import errno
 import os
 import re
@@ -11,7 +10,7 @@ from typing import Any
 from gptmini.configuration.overrides import shown
 from gptmini.files import install_command
 from gptmini.process import MISUSE, OUT_OF_RESOURCES
-from gptmini.user_error import TryLater, UserError, ran_out_of_memory
+from gptmini.user_error import TryLater, UserError, ran_out_of_memory, similar
 from gptmini.world import this_world
 
 # The names that pydantic gives to the members of a union. These names are not part of a key.
@@ -227,9 +226,9 @@ def _unknown_option(error: Any) -> str:
     if override.startswith("data=text "):
         return f"unknown option {group}={option}; write {override}"
 
-    close = difflib.get_close_matches(option, error.options, n=1)
+    close = similar(option, error.options)
     own = f"for FOLDER/{group}/{option}.yaml, add --config-dir FOLDER;"
-    fix = f"did you mean {group}={close[0]}?" if close else own
+    fix = f"did you mean {group}={close}?" if close else own
     message = f"unknown option {group}={option}; {fix} options: {', '.join(error.options)}"
 
     # Hydra names the file that chooses the option. If this file is in no group, or is one of Hydra's own files, the

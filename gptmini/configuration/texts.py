@@ -1,16 +1,14 @@
 """Find the texts among the words of a command line: gptmini train my.txt means data=text data.path=my.txt."""
 
-import difflib
 import glob
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from gptmini.configuration.keys import files_of_group, groups, known_keys, nearest_key
+from gptmini.configuration.keys import files_of_group, groups, known_keys
 from gptmini.configuration.overrides import as_override, key_of, list_override, shown
 from gptmini.files import exists, expand_home
-from gptmini.key_table import keys_with
-from gptmini.user_error import UserError
+from gptmini.user_error import UserError, did_you_mean
 
 SPLIT_LIST = ("]", "}", ",")  # the ends of the words into which a shell splits a list or a mapping
 
@@ -108,23 +106,10 @@ def _check_spaces(words: Sequence[str]) -> None:
             raise UserError(
                 f"an override must be one word, got {word}; quote a list or a mapping: 'key=[a, b]'"
             )
-
-        before, after = words[max(i - 1, 0) : i], words[i + 1 : i + 2]
-        if word == "=":
-            parts = [*before, word, *after]
-        elif word.startswith("="):
-            parts = [*before, word]
-        elif word.endswith("=") and not all(map(is_override, after)):
-            parts = [word, *after]
-        else:
-            continue
-
-        key, _, value = "".join(parts).partition("=")
-        if not key or (_exists(key) and not _is_key(key)):
-            raise UserError(f"an override must be KEY=VALUE, got {word}")
-        meant = key if _is_key(key) else nearest_key(key) or key
-        fix = override_for(meant, value or "VALUE")
-        raise UserError(f"an override must have no spaces, got {' '.join(parts)}; write {fix}")
+        is_cut = word.endswith("=") and not all(map(is_override, words[i + 1 : i + 2]))
+        if is_cut or word.startswith("="):
+            around = " ".join(words[max(i - 1, 0) : i + 2])
+            raise UserError(f"an override must be KEY=VALUE without spaces, got {around}")
 
 
 def _check_text(word: str, words: Sequence[str]) -> None:
@@ -132,17 +117,17 @@ def _check_text(word: str, words: Sequence[str]) -> None:
     from gptmini.runs import is_run
 
     if not _exists(word):
-        raise UserError(_not_a_text(word, words))
+        raise UserError(_not_a_text(word))
     if exists(word) and is_run(Path(word)):
         resume, init_from = override_for("resume", word), override_for("init_from", word)
         raise UserError(f"{word} is a run, not a text; write {resume} or {init_from}")
 
 
-def _not_a_text(word: str, words: Sequence[str]) -> str:
+def _not_a_text(word: str) -> str:
     """Return the message for a word without a file. It may mean a key, an option, or a file with a similar name."""
     if _is_key(word):
-        value = _value_after(word, words) or ("NAME" if word in groups() else "VALUE")
-        return f"{word} is a key, not a text; write {override_for(word, value)}"
+        value = "NAME" if word in groups() else "VALUE"
+        return f"{word} is a key, not a text; write {word}={value}"
     options = [
         f"{group}={word}"
         for group in groups()
@@ -151,20 +136,9 @@ def _not_a_text(word: str, words: Sequence[str]) -> str:
     if options:
         return f"{word} is an option, not a text; write {' or '.join(options)}"
 
-    message = f"data.path must match a file or a folder, got {shown(word)}"
-    whole = " ".join(other for other in words if not is_override(other))
-    close = [whole] if _exists(whole) else []
     path = Path(word)
+    names = []
     if path.name and exists(str(path.parent)) and path.parent.is_dir():
-        names = [str(path.with_name(other.name)) for other in path.parent.iterdir()]
-        close += difflib.get_close_matches(word, names, n=1)
-    return f"{message}; did you mean {shlex.quote(close[0])}?" if close else message
-
-
-def _value_after(key: str, words: Sequence[str]) -> str | None:
-    """Return the word after a key if this word can be the value of the key. The value of some keys is a file."""
-    takes_files = key in ("data", *keys_with("text"))
-    i = words.index(key) + 1
-    if i == len(words) or is_override(words[i]) or (_exists(words[i]) and not takes_files):
-        return None
-    return words[i]
+        names = [shlex.quote(str(path.with_name(other.name))) for other in path.parent.iterdir()]
+    fix = did_you_mean(word, names, otherwise="quote a name with spaces")
+    return f"data.path must match a file or a folder, got {shown(word)}; {fix}"

@@ -1,6 +1,5 @@
 """Stream text that continues prompts. A piece never ends within a character or within a stop string."""
 
-import difflib
 import inspect
 import operator
 from collections import defaultdict
@@ -22,7 +21,7 @@ from gptmini.settings import (
     first_error,
 )
 from gptmini.tokenizer import REPLACEMENT, Tokenizer
-from gptmini.user_error import UserError
+from gptmini.user_error import UserError, did_you_mean
 
 # Maximum number of samples per call. All samples take memory from the start, so a wrong number could fill the memory.
 MOST_SAMPLES = 1_000_000
@@ -341,9 +340,8 @@ def checked_rules(function: Callable[..., Any], /, **rules: Any) -> Rules:
     for name in rules:
         if name not in own:
             known = [*inspect.signature(function).parameters, *own]
-            close = difflib.get_close_matches(name, known, n=1)
-            hint = f"; did you mean {close[0]}?" if close else ""
-            raise UserError(f"unknown option {name}{hint}")
+            fix = did_you_mean(name, known, otherwise=f"choose from {', '.join(known)}")
+            raise UserError(f"unknown option {name}; {fix}")
     try:
         return Rules(**rules)
     except ValidationError as error:

@@ -1,6 +1,5 @@
 """Prepare a trained GPT for another run: change dropout, shorten the context, freeze weights."""
 
-import difflib
 import re
 from collections.abc import Iterator, Sequence
 
@@ -8,7 +7,7 @@ import torch
 
 from gptmini.model.config import GPTConfig
 from gptmini.model.gpt import GPT, meta_gpt
-from gptmini.user_error import UserError
+from gptmini.user_error import UserError, did_you_mean
 
 POSITIONS = "position_embedding.weight"
 RANGE = re.compile(r"\b(\d+)-(\d+)\b")  # range of blocks, such as 0-5
@@ -79,8 +78,5 @@ def _hint(prefix: str, model: GPT) -> str:
         if name and has_weights:
             known.append(name)
 
-    close = difflib.get_close_matches(prefix, known, n=1)
-    if close:
-        return f"did you mean {close[0]}?"
     top_level = [name for name, _ in model.named_children() if name in known]
-    return f"choose from {', '.join(top_level)}"
+    return did_you_mean(prefix, known, otherwise=f"choose from {', '.join(top_level)}")

@@ -1,13 +1,12 @@
 """Find the run and the checkpoint that a path from the command line means. Every command uses these functions."""
 
-import difflib
 import re
 from pathlib import Path
 
 from gptmini.files import is_temporary
 from gptmini.runs.first_checkpoint import no_checkpoint_yet
 from gptmini.runs.run_folder import identity_of, is_run, is_training, relative_to_cwd
-from gptmini.user_error import UserError
+from gptmini.user_error import UserError, similar
 
 # The folder of all runs, unless runs_dir= names another folder.
 RUNS = Path("runs")
@@ -64,9 +63,9 @@ def similar_run(path: str | Path) -> Path | None:
     """Return the run, or the folder of runs, that a path without a file may mean."""
     path = Path(path)
     runs = [*RUNS.glob("*"), *RUNS.glob("*/*")]
-    similar = [run for run in runs if run.name == path.name]
-    similar += map(Path, difflib.get_close_matches(str(path), map(str, runs), n=1))
-    return similar[0] if similar else None
+    same = next((run for run in runs if run.name == path.name), None)
+    close = similar(str(path), map(str, runs))
+    return same or (Path(close) if close else None)
 
 
 def find_run(path: str | Path) -> Path:

@@ -3,7 +3,6 @@
 Source: https://platform.openai.com/docs/api-reference, the pages about completions and chat.
 """
 
-import difflib
 import time
 import uuid
 from collections.abc import Sequence
@@ -22,6 +21,7 @@ from typing_extensions import TypedDict  # pydantic requires this class before P
 from gptmini.printable import printable
 from gptmini.serving.engine import AnswerPiece
 from gptmini.tokenizer import Tokenizer
+from gptmini.user_error import similar
 
 MOST_CHOICES = 128  # maximum number of answers to one request; the same limit as in OpenAI's API
 MOST_LIKELIEST = 20  # maximum of top_logprobs; the same limit as in OpenAI's API
@@ -174,11 +174,11 @@ def parse(kind: type[R], body: Any) -> R:
 
     for name, value in (request.model_extra or {}).items():
         # A field with a typing mistake does not mean "off".
-        close = difflib.get_close_matches(name, kind.model_fields, n=1, cutoff=0.85)
+        close = similar(name, kind.model_fields, cutoff=0.85)
         is_off = not value and not close and name not in NEUTRAL
         if name in IGNORED or is_off or value in NEUTRAL.get(name, ()):
             continue
-        fix = f"did you mean {close[0]}?" if close else "remove this field"
+        fix = f"did you mean {close}?" if close else "remove this field"
         raise RequestError(
             f"the field {name:.80} is not supported, got {value!r:.80}; {fix}", param=f"{name:.80}"
         )
