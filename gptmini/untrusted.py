@@ -11,7 +11,7 @@ import pickletools
 import re
 import stat
 import zipfile
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -161,54 +161,6 @@ def read_pickle(path: Path) -> Any:
     return _PlainUnpickler(io.BytesIO(content)).load()
 
 
-def targets(entries: Iterable[tuple[tuple, object]]) -> set[tuple[str, str]]:
-    """Return what Hydra would import and call to build a configuration. Return the place and the name of each _target_.
-
-    check_targets compares full names, because torch.hub.load runs code, although torch is a known package.
-    check_targets also compares places, because gptmini.data.PublishedText as a callback would download a text into any
-    folder.
-
-    Args:
-        entries: the entries of the configuration, as the functions nodes or known_nodes return them.
-
-    Returns pairs such as ("callbacks.scalars", "gptmini.training.Scalars").
-    """
-    return {(_dotted(keys[:-1]), str(value)) for keys, value in entries if keys[-1] == "_target_"}
-
-
-def known_nodes(folder: Path) -> Iterator[tuple[tuple, object]]:
-    """Yield the entries of every YAML file in a folder of trusted configurations, in the same form as nodes()."""
-    for file in folder.rglob("*.yaml"):
-        group = file.parent.relative_to(folder).parts
-        # The keys of a root configuration or of an experiment start at the root. The keys of a group are below the
-        # group.
-        above = () if group == ("experiment",) else group
-        yield from nodes(read_yaml(file, trusted=True), above)
-
-
-def check_targets(tree: dict[str, Any], allowed: Collection[tuple[str, str]], path: Path) -> None:
-    """Raise UserError if Hydra would call anything that is not allowed when it builds a stored configuration.
-
-    Args:
-        tree: the stored configuration, without the parts that the command line replaces.
-        allowed: places and names of classes and functions, as the function targets returns them.
-        path: the file that the error message names.
-    """
-    for keys, value in nodes(tree):
-        part, key = _dotted(keys[:-1]), keys[-1]
-        # A key that contains a dot would look like a key of a different part.
-        if "." in str(key):
-            raise UserError(f"{path} must have keys without dots, got {key!r}")
-        # An interpolation is computed when it is read: ${oc.env:NAME} reads an environment variable.
-        if isinstance(value, str) and "${" in value:
-            raise UserError(f"{path} must contain only plain values, got {value!r}")
-        if key == "_target_" and (part, str(value)) not in allowed:
-            raise UserError(
-                f"{path} names the class {value} for {part}; gptmini does not call a class that only this file names; "
-                f"to call your own class, give +{part}=... or --config-dir again"
-            )
-
-
 def nodes(tree: object, above: tuple = ()) -> Iterator[tuple[tuple, object]]:
     """Yield the path of keys and the value of each entry in a tree of dicts and lists.
 
@@ -223,11 +175,6 @@ def nodes(tree: object, above: tuple = ()) -> Iterator[tuple[tuple, object]]:
     for key, value in entries:
         yield (*above, key), value
         yield from nodes(value, (*above, key))
-
-
-def _dotted(keys: tuple) -> str:
-    """Return a path of keys as a dotted key."""
-    return ".".join(str(key) for key in keys)
 
 
 def check_plain_folder(folder: Path) -> None:

@@ -10,7 +10,7 @@ import sys
 from functools import cache
 from pathlib import Path
 
-from gptmini.untrusted import known_nodes, targets
+from gptmini.configuration.trust import known_nodes
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "gptmini"
@@ -205,7 +205,8 @@ def test_importing_the_package_loads_nothing_heavy():
 
 def test_configurations_name_what_a_room_shows():
     """Run folders store these names. They name the package, so that code may move inside it without breaking a run."""
-    names = {target for _, target in targets(known_nodes(ROOT / "configs"))}
+    entries = known_nodes(ROOT / "configs")
+    names = {value for keys, value in entries if keys[-1] == "_target_"}
     own = {name for name in names if name.startswith("gptmini.")}
     assert len(own) > 20
     for target in own:

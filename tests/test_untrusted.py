@@ -10,27 +10,18 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
-from omegaconf import OmegaConf
 
-from fuzz.inputs import broken, fuzz
-from gptmini.configuration.compose import compose
 from gptmini.untrusted import (
     check_plain_folder,
-    check_targets,
-    known_nodes,
     read_json,
     read_pickle,
     read_safetensors,
     read_tensors,
     read_text,
     read_yaml,
-    targets,
 )
 from gptmini.user_error import UserError
 
-CONFIGS = Path(__file__).parent.parent / "configs"
 TENSORS = {"weight": torch.arange(15.0).view(3, 5), "counts": torch.tensor([4, 9])}
 
 
@@ -276,85 +267,6 @@ def test_yaml_that_is_not_plain_is_refused_in_one_line(tmp_path, monkeypatch, pa
         read_yaml(path)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 2**18  # KiB
     assert not Path("ran").exists()
-
-
-def test_the_targets_of_a_folder_are_those_of_its_groups_and_experiments(tmp_path):
-    files = {
-        "optimizer/lion.yaml": "_target_: my.Lion",
-        "callbacks/stop.yaml": "stop: {_target_: my.Stop, more: [{x: {_target_: my.Part}}]}",
-        "experiment/mine.yaml": "logger: {one: {_target_: my.Logger}}\nx: &x 1\ny: *x",
-        "root.yaml": "data: {_target_: [my.Text], folder: '${data_dir}'}",
-        "optimizer/notes.txt": "_target_: os.mkdir",
-    }
-    for name, text in files.items():
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text(text)
-    assert targets(known_nodes(tmp_path)) == {
-        ("optimizer", "my.Lion"),
-        ("callbacks.stop", "my.Stop"),
-        ("callbacks.stop.more.0.x", "my.Part"),
-        ("logger.one", "my.Logger"),
-        ("data", "['my.Text']"),
-    }
-
-
-KNOWN = {
-    "optimizer": {"_target_": "gptmini.optim.AdamWSettings", "lr": 0.001},
-    "callbacks": {"scalars": {"_target_": "gptmini.training.Scalars"}, "samples": None},
-    "seed": 1,
-}
-DOWNLOAD = {"_target_": "gptmini.data.PublishedText", "url": "http://localhost:1/", "folder": "."}
-
-
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"optimizer": {"_target_": "torch.hub.load"}}, "torch.hub.load for optimizer"),
-        ({"optimizer": {"_target_": ["os.mkdir"]}}, r"\['os.mkdir'\] for optimizer"),
-        (
-            {"callbacks": {"more": DOWNLOAD}},
-            r"gptmini.data.PublishedText for callbacks.more; .*"
-            r"\+callbacks.more=... or --config-dir",
-        ),
-        ({"optimizer": {"lr": [{"x": DOWNLOAD}]}}, "gptmini.data.PublishedText for optimizer.lr.0"),
-        ({"seed": [{"x": "\\${now:%Y}"}]}, "plain values, got .*now"),
-        ({"callbacks": {"a": {"b.c": 1}}}, "keys without dots, got 'b.c'"),
-    ],
-)
-def test_a_stored_configuration_may_name_what_ours_name_in_the_same_place_alone(changes, said):
-    allowed = targets(known_nodes(CONFIGS))
-    check_targets(KNOWN, allowed, Path("config.yaml"))
-    with pytest.raises(UserError, match=f"^config.yaml .*{said}"):
-        check_targets(KNOWN | changes, allowed, Path("config.yaml"))
-
-
-FOREIGN = [
-    {"_target_": "os.mkdir", "path": "ran"},
-    {"_target_": "os.getcwd"},
-    "${oc.create:{_target_: os.mkdir, path: ran}}",
-    {"_target_": "${oc.decode:os.mkdir}", "path": "ran"},
-    [{"x": {"_target_": "os.mkdir", "path": "ran"}}],
-]
-
-
-@pytest.fixture(scope="module")
-def default():
-    """Return the configuration of the default run, and the targets that it may call."""
-    config, _ = compose("train", [])
-    tree = OmegaConf.to_container(config, resolve=True)
-    allowed = targets(known_nodes(CONFIGS))
-    check_targets(tree, allowed, Path("config.yaml"))
-    return tree, allowed
-
-
-@pytest.mark.slow
-@fuzz(200)
-@given(data=st.data())
-def test_foreign_code_at_any_place_of_a_configuration_is_refused(default, data):
-    tree, allowed = default
-    wrong = data.draw(broken(tree, FOREIGN))
-    with pytest.raises(UserError, match=r"^config\.yaml "):
-        check_targets(wrong, allowed, Path("config.yaml"))
 
 
 def test_a_folder_of_files_and_folders_is_plain_and_weights_and_biases_may_link(tmp_path):

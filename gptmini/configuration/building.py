@@ -187,8 +187,10 @@ def build_component(part: "DictConfig", **arguments: object) -> Any:
     from hydra.utils import instantiate
 
     made = instantiate(part, _convert_="all", **arguments)
-    if made is None or isinstance(made, dict | list):
-        key = getattr(part, "_get_full_key", str)(None)
+    key = getattr(part, "_get_full_key", str)(None)
+    # The run adds the last arguments of a logger. Nothing completes another partial object.
+    is_incomplete = isinstance(made, partial) and not key.startswith("logger.")
+    if made is None or is_incomplete or isinstance(made, dict | list):
         raise UserError(
             f"{key} must name its class with the key _target_, or choose an option that names a class, got "
             f"{shown(made)}"

@@ -45,10 +45,10 @@ def as_user_errors() -> Iterator[None]:
 
 
 def check_root(config: "DictConfig", command: str) -> None:
-    """Raise UserError if a root key is unknown, a group is missing or is not a mapping, or a part has a Hydra key."""
+    """Raise UserError if a root key is unknown, or if a group is missing or is not a mapping."""
     from omegaconf import OmegaConf
 
-    from gptmini.configuration.keys import check_hydras_keys, root_keys, unknown_root_key
+    from gptmini.configuration.keys import root_keys, unknown_root_key
 
     known = root_keys(command)
     for key in config:
@@ -66,8 +66,6 @@ def check_root(config: "DictConfig", command: str) -> None:
         if (CONFIGS / key).is_dir():
             option = "none" if (CONFIGS / key / "none.yaml").is_file() else "NAME"
             raise UserError(f"cannot remove the group {key}; write {key}={option}")
-    # Do not resolve interpolations, because the key that an interpolation names may not exist.
-    check_hydras_keys(OmegaConf.to_container(config, resolve=False))
 
 
 def typed_for_job(config_dir: str | None) -> Typed:

@@ -4,13 +4,11 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
-from gptmini.configuration.overrides import Typed, key_of, shown
+from gptmini.configuration.overrides import Typed, key_of
 from gptmini.files import CONFIGS
-from gptmini.untrusted import nodes, read_yaml
-from gptmini.user_error import UserError, similar
+from gptmini.untrusted import read_yaml
+from gptmini.user_error import similar
 
-# The keys besides _target_ that control how Hydra creates an object, and their types.
-HYDRAS_KEYS = {"_args_": list, "_convert_": str, "_partial_": bool, "_recursive_": bool}
 COMPOSED = ("train", "prepare", "sweep")  # commands whose configuration Hydra composes
 # Groups of named parts. A user adds parts with +GROUP.NAME.
 PART_GROUPS = ("callbacks", "logger")
@@ -86,34 +84,6 @@ def is_user_component(part: str) -> bool:
     """Whether a key names the user's own callback or logger. gptmini's configurations do not contain such keys."""
     group, _, name = part.partition(".")
     return group in PART_GROUPS and bool(name) and part not in known_keys()
-
-
-def check_hydras_keys(tree: object, place: str = "") -> None:
-    """Raise UserError if a part of gptmini has a Hydra key such as _partial_, or if a Hydra key has the wrong type.
-
-    The user's own callbacks and loggers may have Hydra keys. The loggers of gptmini have the key _partial_, because the
-    run adds the last arguments of these loggers.
-
-    Args:
-        tree: a configuration as plain values.
-        place: the start of an error message, such as the name of a file.
-    """
-    for keys, value in nodes(tree):
-        if keys[-1] not in HYDRAS_KEYS:
-            continue
-        key = ".".join(map(str, keys))
-        wanted = HYDRAS_KEYS[keys[-1]]
-        if is_user_component(".".join(map(str, keys[:2]))):
-            is_open = isinstance(value, str) and "${" in value  # OmegaConf fills in the value later
-            if type(value) is not wanted and not is_open:
-                raise UserError(f"{place}{key} must be a {wanted.__name__}, got {shown(value)}")
-        elif keys[0] == "logger" and keys[2:] == ("_partial_",):
-            if value is not True:
-                raise UserError(f"{place}{key} must be true, got {shown(value)}")
-        else:
-            raise UserError(
-                f"{place}{key} is not allowed in a part of gptmini, got {shown(value)}; remove this key"
-            )
 
 
 def unknown_key(key: str) -> str:

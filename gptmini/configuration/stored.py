@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 from gptmini.configuration.building import root_settings, run_name
 from gptmini.configuration.compose import Composed
 from gptmini.configuration.init_from import take_from_source
-from gptmini.configuration.keys import PART_GROUPS, is_user_component
-from gptmini.configuration.overrides import Typed, key_of
+from gptmini.configuration.keys import groups, is_user_component, user_component_overrides
+from gptmini.configuration.overrides import Typed, key_of, shown
 from gptmini.configuration.trust import check_components
 from gptmini.key_table import keys_with
 from gptmini.user_error import UserError
@@ -115,11 +115,14 @@ def _stored_configuration(
         if isinstance(part, dict):
             part.pop(name, None)
 
-    for group in PART_GROUPS:
-        # A part from the command line replaces the stored part of the same name, so that the file adds nothing to it.
-        for name in list(tree.get(group) or {}):
-            if is_user_component(f"{group}.{name}") and typed.has(f"{group}.{name}"):
-                del tree[group][name]
+    for group in sorted(set(groups()) & tree.keys()):
+        if not isinstance(tree[group], dict):
+            path = folder / "config.yaml"
+            raise UserError(f"{path}: {group} must be a mapping, got {shown(tree[group])}")
+    # A part from the command line replaces the stored part of the same name, so that the file adds nothing to it.
+    for line in user_component_overrides(typed.overrides):
+        group, name = key_of(line).split(".")[:2]
+        tree.get(group, {}).pop(name, None)
     check_components(tree, folder, config, typed)
 
     stored = OmegaConf.create(tree)

@@ -1,27 +1,39 @@
-"""Check which classes a stored configuration names, because a run folder may come from somebody else."""
+"""Check what a stored configuration names, because a run folder may come from somebody else."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gptmini.configuration.keys import check_hydras_keys, known_keys
+from gptmini.configuration.keys import known_keys
 from gptmini.configuration.overrides import Typed
 from gptmini.files import CONFIGS
-from gptmini.untrusted import check_targets, known_nodes, nodes, targets
+from gptmini.untrusted import nodes, read_yaml
 from gptmini.user_error import UserError
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
-# Classes that gptmini's files have named earlier, with their parts. A run that was started with them can be resumed.
-EARLIER = {("callbacks.early_stopping", "lightning.pytorch.callbacks.EarlyStopping")}
+# Classes that gptmini's files have named earlier, with their keys. A run that was started with them can be resumed.
+EARLIER = {("callbacks.early_stopping._target_", "lightning.pytorch.callbacks.EarlyStopping")}
+
+
+def known_nodes(folder: Path) -> Iterator[tuple[tuple, object]]:
+    """Yield the entries of every YAML file in a folder of trusted configurations, in the same form as nodes()."""
+    for file in folder.rglob("*.yaml"):
+        group = file.parent.relative_to(folder).parts
+        # The keys of a root configuration or of an experiment start at the root. The keys of a group are below the
+        # group.
+        above = () if group == ("experiment",) else group
+        yield from nodes(read_yaml(file, trusted=True), above)
 
 
 def check_components(tree: dict, folder: Path, config: "DictConfig", typed: Typed) -> None:
-    """Raise UserError unless the present configuration names every class that a stored configuration would call.
+    """Raise UserError unless the present configuration names everything that a stored configuration would call.
 
-    A part may have a class only if gptmini's files, the user's --config-dir or the command line name this class for the
-    part. A stored logger may have only the arguments that the logger has in gptmini's files.
+    Hydra builds a part from its keys between underscores, such as _target_. A stored configuration may have
+    such a key only if gptmini's files, the user's --config-dir or the command line have the same key with the same
+    value. Full names are compared, because torch.hub.load runs code, although torch is a known package. Places are
+    compared, because gptmini.data.PublishedText as a callback would download a text into any folder.
 
     Args:
         tree: the stored configuration.
@@ -32,50 +44,49 @@ def check_components(tree: dict, folder: Path, config: "DictConfig", typed: Type
     from omegaconf import OmegaConf
 
     path = folder / "config.yaml"
-    composed: Any = OmegaConf.to_container(config)
-    allowed = targets(known_nodes(CONFIGS)) | EARLIER | targets(nodes(composed))
-    loggers = list((composed.get("logger") or {}).items())
+    given = [*nodes(OmegaConf.to_container(config))]
     if typed.config_dir is not None:
-        own = Path(typed.config_dir)
-        allowed |= targets(known_nodes(own))
-        loggers += [(keys[1], part) for keys, part in known_nodes(own) if keys[:-1] == ("logger",)]
-    check_targets(tree, allowed, path)
-    check_hydras_keys(tree, f"{path}: ")
-    _check_loggers(tree.get("logger") or {}, path, loggers)
+        given += known_nodes(Path(typed.config_dir))
+    trusted = EARLIER | {
+        (".".join(map(str, keys)), str(value)) for keys, value in (*known_nodes(CONFIGS), *given)
+    }
+    own_loggers = [(keys[1], part) for keys, part in given if keys[:-1] == ("logger",)]
+
+    for keys, value in nodes(tree):
+        name = str(keys[-1])
+        # A key that contains a dot would look like a key of a different part.
+        if "." in name:
+            raise UserError(f"{path} must have keys without dots, got {name!r}")
+        # An interpolation is computed when it is read: ${oc.env:NAME} reads an environment variable.
+        if isinstance(value, str) and "${" in value:
+            raise UserError(f"{path} must contain only plain values, got {value!r}")
+
+        part = ".".join(map(str, keys[:-1]))
+        is_of_hydra = name.startswith("_") and name.endswith("_")
+        if is_of_hydra and (f"{part}.{name}", str(value)) not in trusted:
+            raise UserError(
+                f"{path} sets {part}.{name} to {value}; gptmini does not call what only this file names; "
+                f"to call your own class, give +{part}=... or --config-dir again"
+            )
+        is_argument = keys[0] == "logger" and len(keys) == 3 and not is_of_hydra
+        if is_argument and (keys[1], tree["logger"][keys[1]]) not in own_loggers:
+            _check_argument(f"{part}.{name}", value, path)
 
 
-def _check_loggers(stored: dict, path: Path, typed: Sequence[tuple[str, object]]) -> None:
-    """Raise UserError if a stored logger would write outside its run or send its logs to somebody else.
-
-    A stored logger may have only the keys that the logger has in a configuration file of gptmini. The MLflow server
-    must be the server in gptmini's own configuration.
-
-    Args:
-        stored: the loggers, by name.
-        path: the file that the error message names.
-        typed: names and parts of the loggers from the command line or --config-dir. These loggers are not restricted.
-    """
-    for name, part in stored.items():
-        if not isinstance(part, dict) or (name, part) in typed:
-            continue
-        for key, value in part.items():
-            if not key.endswith("_") and f"logger.{name}.{key}" not in known_keys():
-                raise UserError(
-                    f"{path} sets logger.{name}.{key}, but gptmini does not have this key; remove it"
-                )
-            if key == "tracking_uri" and value != _own_server():
-                raise UserError(
-                    f"{path} sends logs to {value}; if you trust this server, set MLFLOW_TRACKING_URI={value}"
-                )
-            is_path = isinstance(value, str) and key == "name" and set(value) & set("/\\")
-            if is_path or value == "..":
-                raise UserError(
-                    f"{path}: logger.{name}.{key} must be a name without / or \\, got {value}"
-                )
+def _check_argument(key: str, value: Any, path: Path) -> None:
+    """Raise UserError if an argument lets a stored logger write outside its run, or send its logs to somebody else."""
+    if key not in known_keys():
+        raise UserError(f"{path} sets {key}, but gptmini does not have this key; remove it")
+    if key.endswith(".tracking_uri") and value != _own_server():
+        raise UserError(
+            f"{path} sends logs to {value}; if you trust this server, set MLFLOW_TRACKING_URI={value}"
+        )
+    is_path = isinstance(value, str) and key.endswith(".name") and set(value) & set("/\\")
+    if is_path or value == "..":
+        raise UserError(f"{path}: {key} must be a name without / or \\, got {value}")
 
 
 def _own_server() -> str:
-    """Return the server of the MLflow logger in gptmini's own configuration."""
     from omegaconf import OmegaConf
 
     return OmegaConf.load(CONFIGS / "logger" / "mlflow.yaml").mlflow.tracking_uri

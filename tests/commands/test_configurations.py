@@ -223,7 +223,7 @@ def test_a_run_with_the_earlier_class_of_early_stopping_is_resumed(script, short
 
 def test_a_callback_of_a_run_folder_is_called_only_if_it_is_typed_again(script, stopped):
     script("train", "resume=runs/latest").assert_refused(
-        "lightning.pytorch.callbacks.EarlyStopping for callbacks.stop",
+        "callbacks.stop._target_ to lightning.pytorch.callbacks.EarlyStopping",
         "+callbacks.stop=... or --config-dir",
     )
     assert last(newest())["global_step"] == 4

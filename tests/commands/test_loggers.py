@@ -10,7 +10,7 @@ import yaml
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from gptmini.runs import curves_of, read_lines, read_status
-from run_folders import config_of, newest
+from run_folders import newest
 
 
 @pytest.fixture
@@ -109,40 +109,6 @@ def test_the_log_of_a_run_with_a_bug_has_its_traceback(script, short, tmp_path):
     log = (newest() / "train.log").read_text()
     assert "in on_train_start\n" in log
     assert log.endswith("\nZeroDivisionError: my own bug\n")
-
-
-MLFLOW = {
-    "_target_": "lightning.pytorch.loggers.MLFlowLogger",
-    "_partial_": True,
-    "tracking_uri": "http://127.0.0.1:9",
-}
-
-
-@pytest.mark.parametrize(
-    ("logger", "change", "message"),
-    [
-        ("csv", {"save_dir": "elsewhere"}, "logger.csv.save_dir"),
-        (
-            "csv",
-            {"name": "../../elsewhere"},
-            "logger.csv.name must be a name without / or \\, got ../../",
-        ),
-        (
-            "mlflow",
-            MLFLOW,
-            "logs to http://127.0.0.1:9; if you trust this server, set MLFLOW_TRACKING_URI",
-        ),
-    ],
-)
-def test_a_run_folder_does_not_say_where_its_logger_writes_or_sends(
-    run, script, tmp_path, logger, change, message
-):
-    folder = run("logger=csv")
-    config = config_of(folder)
-    config["logger"][logger] = config["logger"].get(logger, {}) | change
-    (folder / "config.yaml").write_text(yaml.safe_dump(config))
-    script("train", "resume=runs/latest", "trainer.max_steps=6").assert_refused(message)
-    assert list(tmp_path.rglob("elsewhere")) == []
 
 
 def test_weights_and_biases_are_given_the_curves_and_what_the_configuration_says(

@@ -60,13 +60,8 @@ KEYS = [
     ("train hydra.run.dir=out", "hydra.run.dir folder= runs_dir= data_dir="),
     ("prepare hydra.run.dir=out", "hydra.run.dir"),
     ("train -m hydra.run.dir=out seed=1,2", "hydra.run.dir"),
-    ("train ++data._partial_=true", "data._partial_ true"),
-    ("prepare ++data._partial_=true", "data._partial_ true"),
-    ("sweep ++data._partial_=true seed=1,2", "data._partial_ true"),
-    ("train ++optimizer.lr_scale._convert_=all", "optimizer.lr_scale._convert_ 'all'"),
-    ("train ++callbacks.samples._args_=[1]", "callbacks.samples._args_ [1]"),
-    ("train logger.tensorboard._partial_=10m", "logger.tensorboard._partial_ '10m'"),
-    (f"train '+callbacks.mine={{{STOP}, _partial_: 10m}}'", "callbacks.mine._partial_ '10m'"),
+    ("train ++model._partial_=true", "model _target_"),
+    ("train ++callbacks.samples._args_=[1]", "callbacks.samples"),
 ]
 NOTATION = [
     ("train data.path=[a, b]", "b] 'key=[a, b]'"),
@@ -334,7 +329,6 @@ FILES = [
     ("model", CHANGED + "d_modl: 32", "model.d_modl model.d_model"),
     ("model", "d_model: 32", "model _target_"),
     ("model", "d_model: !!python/name:os.system", "mine/model/option.yaml 1 os.system"),
-    ("model", CHANGED + "_args_: [1]", "model._args_ [1]"),
     ("tokenizer", "defaults: [bpe, _self_]\nsize: 3", "tokenizer.size tokenizer.vocab_size"),
 ]
 

@@ -4,15 +4,23 @@ import io
 import os
 import shutil
 import urllib.request
+from functools import cache
 from pathlib import Path
 
 import pytest
 import torch
 import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+from omegaconf import OmegaConf
 
 from commands.resuming.kills import killed
 from commands.resuming.readings import snapshot
+from fuzz.inputs import broken, fuzz
+from gptmini.configuration.compose import compose
+from gptmini.configuration.trust import check_components
 from gptmini.files import CONFIGS
+from gptmini.user_error import UserError
 from run_folders import config_of, last, newest
 
 
@@ -54,38 +62,82 @@ def test_a_run_with_retired_keys_resumes(complete, resume):
     assert "overfitting" not in resumed
 
 
-def test_a_number_instead_of_a_callback_is_refused(complete, resume):
-    complete()
-    rewrite(callbacks={"pictures": 3})
-    resume("trainer.max_steps=9").assert_refused("callbacks")
-
-
 # A function that is not on Hydra's own list of refused functions.
 CALL = {"_target_": "shutil.copyfile", "src": "my.txt", "dst": "executed"}
-CHANGES = {
-    "a part": {"optimizer": CALL},
-    "a callback more": {"callbacks": {"more": CALL}},
-    "a key at the root": {"more": CALL},
-    "deep inside": {"optimizer": {"_target_": "gptmini.optim.AdamWSettings", "lr": [{"a": CALL}]}},
-    "a name that is known elsewhere": {"callbacks": {"more": {"_target_": "gptmini.data.load"}}},
-    "by reference": {"optimizer": CALL | {"_target_": "${called}"}, "called": "shutil.copyfile"},
-    "of the environment": {"name": "${oc.env:HOME}"},
-    "made otherwise": {"logger": {"tensorboard": {"_partial_": "10m"}}},
-    "made with more": {"schedule": {"_target_": "gptmini.optim.LinearSchedule", "_args_": [1]}},
-}
+DOWNLOAD = {"_target_": "gptmini.data.PublishedText", "url": "http://127.0.0.1:9/", "folder": "."}
+ADAMW = {"_target_": "gptmini.optim.AdamWSettings"}
+SAMPLES = {"_target_": "gptmini.training.Samples"}
+CSV = {"_target_": "lightning.pytorch.loggers.CSVLogger", "_partial_": True}
+MLFLOW = {"_target_": "lightning.pytorch.loggers.MLFlowLogger", "_partial_": True}
+WANDB = {"_target_": "lightning.pytorch.loggers.WandbLogger", "_partial_": True}
+# Changes of a stored configuration, and words of the error line.
+HOSTILE = [
+    ({"optimizer": CALL}, "optimizer._target_ shutil.copyfile +optimizer= --config-dir"),
+    ({"optimizer": {"_target_": "torch.hub.load"}}, "torch.hub.load"),
+    ({"optimizer": {"_target_": ["os.mkdir"]}}, "['os.mkdir']"),
+    ({"callbacks": {"more": CALL}}, "callbacks.more._target_"),
+    ({"callbacks": {"more": DOWNLOAD}}, "callbacks.more._target_ gptmini.data.PublishedText"),
+    ({"callbacks": {"more": SAMPLES}}, "callbacks.more._target_ gptmini.training.Samples"),
+    ({"more": CALL}, "more._target_"),
+    ({"optimizer": ADAMW | {"lr": [{"a": CALL}]}}, "optimizer.lr.0.a._target_"),
+    ({"optimizer": ADAMW | {"lr": [{"a": DOWNLOAD}]}}, "optimizer.lr.0.a._target_"),
+    ({"optimizer": CALL | {"_target_": "${called}"}, "called": "shutil.copyfile"}, "${called}"),
+    ({"name": "${oc.env:HOME}"}, "${oc.env:HOME}"),
+    ({"seed": [{"x": "\\${now:%Y}"}]}, "now"),
+    ({"callbacks": {"a": {"b.c": 1}}}, "'b.c'"),
+    ({"schedule": {"_target_": "gptmini.optim.LinearSchedule", "_args_": [1]}}, "schedule._args_"),
+    ({"optimizer": ADAMW | {"_partial_": True}}, "optimizer._partial_ True"),
+    ({"callbacks": {"samples": SAMPLES | {"_recursive_": False}}}, "callbacks.samples._recursive_"),
+    ({"logger": {"tensorboard": {"_partial_": "10m"}}}, "logger.tensorboard._partial_ 10m"),
+    ({"logger": {"csv": CSV | {"save_dir": "elsewhere"}}}, "logger.csv.save_dir"),
+    ({"logger": {"csv": CSV | {"save_dir_": "elsewhere"}}}, "logger.csv.save_dir_"),
+    ({"logger": {"csv": CSV | {"name": "../../elsewhere"}}}, "logger.csv.name ../../elsewhere"),
+    ({"logger": {"csv": CSV | {"name": ".."}}}, "logger.csv.name .."),
+    ({"logger": {"wandb": WANDB | {"dir": "elsewhere"}}}, "logger.wandb.dir"),
+    (
+        {"logger": {"mlflow": MLFLOW | {"tracking_uri": "http://127.0.0.1:9"}}},
+        "http://127.0.0.1:9 MLFLOW_TRACKING_URI",
+    ),
+    ({"callbacks": 3}, "callbacks 3"),
+    ({"callbacks": {"pictures": 3}}, "callbacks.pictures 3"),
+    ({"data": None}, "data null"),
+]
 
 
-def test_a_configuration_that_calls_something_else_is_refused_and_not_run(complete, resume):
+@pytest.mark.parametrize(("changes", "words"), HOSTILE, ids=[words for _, words in HOSTILE])
+def test_a_configuration_that_calls_or_names_something_else_is_refused(
+    complete, resume, tmp_path, changes, words
+):
     complete()
-    before = snapshot(newest())
-    for change in CHANGES.values():
-        config = (newest() / "config.yaml").read_text()
-        rewrite(**change)
-        resume("trainer.max_steps=9").assert_refused("config.yaml")
-        (newest() / "config.yaml").write_text(config)
+    rewrite(**changes)
+    before = snapshot(tmp_path)
+    resume("trainer.max_steps=9").assert_refused(*words.split())
+    assert snapshot(tmp_path) == before
 
-    assert snapshot(newest()) == before
-    assert not Path("executed").exists()
+
+FOREIGN = [
+    {"_target_": "os.mkdir", "path": "ran"},
+    {"_target_": "os.getcwd"},
+    "${oc.create:{_target_: os.mkdir, path: ran}}",
+    {"_target_": "${oc.decode:os.mkdir}", "path": "ran"},
+    [{"x": {"_target_": "os.mkdir", "path": "ran"}}],
+]
+
+
+@pytest.mark.slow
+@fuzz(200)
+@given(data=st.data())
+def test_foreign_code_at_any_place_of_a_configuration_is_refused(data):
+    config, typed = default()
+    tree = OmegaConf.to_container(config, resolve=True)
+    check_components(tree, Path(), config, typed)
+    with pytest.raises(UserError, match=r"^config\.yaml "):
+        check_components(data.draw(broken(tree, FOREIGN)), Path(), config, typed)
+
+
+@cache
+def default():
+    return compose("train", [])
 
 
 def test_tokens_are_read_where_they_are_and_prepared_in_the_users_own_folder(
