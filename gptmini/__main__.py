@@ -7,11 +7,7 @@ from gptmini import commands, process
 
 
 def main(command: str | None = None) -> None:
-    """Run a command with the arguments from the command line.
-
-    Args:
-        command: the name of the command. None to read the name from the first argument.
-    """
+    """Run a command with the arguments from the command line. Without a name, the first argument names it."""
     process.open_closed_streams()
     process.choose_spin_count()
     process.watch_launcher()

@@ -21,11 +21,7 @@ OTHER_FILES = 256
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Add the name of a file or folder to an OSError in the block, if the error does not name a file.
-
-    If a file cannot be opened or created, the error of the system names the file. If a file cannot be written or
-    flushed, the error does not name the file.
-    """
+    """Add the name of a file or folder to an OSError in the block. The system's errors of writing name no file."""
     try:
         yield
     except OSError as error:
@@ -38,8 +34,7 @@ def naming(path: Path) -> Iterator[None]:
 def replacing(path: Path) -> Iterator[BinaryIO]:
     """Open a new file that replaces `path` when the block ends. A reader sees either the old file or the new file.
 
-    The bytes are flushed to disk before the rename. If the block raises, the old file is unchanged and the new file is
-    removed.
+    The bytes are flushed to disk before the rename. If the block raises, the old file is unchanged.
     """
     temporary = temporary_beside(path)
     try:
@@ -53,12 +48,10 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 
 @contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
-    """Create a folder that is renamed to `path` when the block ends. The folder `path` is either complete or absent.
+    """Create a folder that is renamed to `path` when the block ends, so that `path` is complete or absent.
 
-    Yields the folder under its temporary name. The block must flush its files to disk. If the block raises, the new
-    folder is removed.
-
-    Raises OSError if `path` exists and is not an empty folder.
+    Yields the folder under its temporary name. The block must flush its files to disk. Raises OSError if `path` is not
+    empty.
     """
     path = path.absolute()
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -97,10 +90,7 @@ def expand_home(name: str) -> str:
 
 
 def encodable(text: str) -> str:
-    """Replace each lone surrogate by an escape sequence, because UTF-8 cannot encode lone surrogates.
-
-    If a byte of a file name is not UTF-8, Python stores the byte as a lone surrogate, U+DC80 to U+DCFF.
-    """
+    """Replace lone surrogates, which Python stores for bytes of a file name that are not UTF-8, by escape sequences."""
     return text.encode("utf-8", errors="backslashreplace").decode("utf-8")
 
 
@@ -111,11 +101,7 @@ def flush_file(file: BinaryIO) -> None:
 
 
 def temporary_beside(path: Path) -> Path:
-    """Return a new hidden name next to `path`. The file has this name until it is renamed to `path`.
-
-    The name is random, so that nobody can have created a link with this name. Open the file in mode "xb", because this
-    mode refuses an existing name.
-    """
+    """Return a new hidden name next to `path`. Open it in mode "xb", so that nobody can have created a link with it."""
     return path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
 
 
@@ -125,10 +111,7 @@ def is_temporary(path: Path) -> bool:
 
 
 def allow_open_files(number: int) -> int:
-    """Raise the limit of open files to `number` + OTHER_FILES, or as far as possible.
-
-    Return the number of files that this allows, without OTHER_FILES.
-    """
+    """Raise the limit of open files to `number` + OTHER_FILES if possible. Return the number that this allows."""
     try:
         import resource
     except ImportError:  # Windows has no such limit

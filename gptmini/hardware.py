@@ -82,7 +82,7 @@ class Hardware:
 
     @property
     def emulates_bf16(self) -> bool:
-        """Whether this x86-64 CPU computes in bf16 without instructions for it. This is slower than fp32."""
+        """Whether this x86-64 CPU computes in bf16 without instructions for it, which is slower than fp32."""
         is_x86 = self.device == "cpu" and platform.machine() in X86
         return is_x86 and self.precision != "fp32" and not _has_native_bf16("cpu")
 
@@ -102,10 +102,7 @@ class Hardware:
 
 
 def choose_device(device: str) -> str:
-    """Return the given device. If the device is 'auto', return the first available device of cuda, mps and cpu.
-
-    Raises UserError if this machine does not have the device.
-    """
+    """Return the device, or the first of cuda, mps and cpu for 'auto'. Raise UserError if it is missing."""
     # Faster devices come first.
     present = {
         "cuda": torch.cuda.is_available(),
@@ -129,15 +126,9 @@ def choose_hardware(
 ) -> Hardware:
     """Replace each value 'auto' by the best choice for this machine.
 
-    Args:
-        device: cpu, cuda, mps, or auto for the first available device of cuda, mps and cpu.
-        precision: fp32, bf16, bf16_stream, or 'auto'. 'auto' means bf16 on GPUs that support it, and for wide models on
-            CPUs with instructions for it. Otherwise it means fp32.
-        compile: True, False or 'auto'. On GPUs that Triton supports, 'auto' means True. Elsewhere it means False.
-        devices: the number of GPUs, or the number of processes on the CPU.
-        width: the width of the model. Only 'auto' on a CPU depends on it.
-
-    Raises UserError if this machine does not have the device, or has too few devices.
+    The precision 'auto' means bf16 on GPUs that support it, and for wide models on CPUs with instructions for it,
+    otherwise fp32. Compiling 'auto' means True on GPUs that Triton supports. `devices` counts GPUs, or processes on the
+    CPU. Raises UserError if this machine does not have the device, or has too few devices.
     """
     reasons = {}
     chosen = choose_device(device)
@@ -174,7 +165,6 @@ def choose_hardware(
 
 
 def _choose_precision(device: str, width: int) -> tuple[str, str]:
-    """Return the precision for training a model of this width on a device, and the reason."""
     kind = "CPU" if device == "cpu" else "GPU"
     if not _has_native_bf16(device):
         return "fp32", f"bf16 is not known to be faster on this {kind}"
@@ -186,12 +176,7 @@ def _choose_precision(device: str, width: int) -> tuple[str, str]:
 def choose_dtype(dtype: str, device: str, n_weights: int) -> torch.dtype | None:
     """Return the dtype of the weights for sampling, or None to keep the dtype of the checkpoint.
 
-    Args:
-        dtype: a key of DTYPES, or 'auto'. 'auto' means bf16 on GPUs that support it, and for large models on CPUs with
-            instructions for it. Otherwise it means the dtype of the checkpoint.
-        device: cpu, cuda or mps.
-        n_weights: number of weights of the model.
-
+    'auto' means bf16 on GPUs that support it, and for large models on CPUs with instructions for it, otherwise None.
     Raises UserError for fp64 on Apple's GPUs, which do not support float64.
     """
     if dtype == "auto":
@@ -208,10 +193,7 @@ def dtype_name(dtype: torch.dtype) -> str:
 
 
 def check_compiler(device: str) -> None:
-    """Raise UserError if torch.compile cannot work on the device.
-
-    A CUDA GPU requires Triton, a C compiler and compute capability 7.0 or higher. Other devices require a C++ compiler.
-    """
+    """Raise UserError if torch.compile cannot work: a GPU needs Triton, other devices need a C++ compiler."""
     if device == "cuda":
         if not _has_triton():
             raise UserError(
@@ -227,8 +209,8 @@ def check_compiler(device: str) -> None:
 def _has_native_bf16(device: str) -> bool:
     """Return whether a device has instructions for bf16 that PyTorch uses well.
 
-    oneDNN's own test also accepts CPUs with avx512 but without avx512_bf16. There, oneDNN emulates bf16. Every CPU with
-    AMX has avx512_bf16. On ARM and on Apple's GPUs, bf16 was not measured, so the result is False.
+    oneDNN's own test also accepts CPUs with avx512 but without avx512_bf16, where oneDNN emulates bf16. On ARM and on
+    Apple's GPUs, bf16 was not measured, so the result is False.
     """
     if device == "cpu":
         return torch.cpu._is_avx512_bf16_supported()
@@ -250,7 +232,7 @@ def clock(device: str) -> float:
 
 
 def wait_for(device: torch.device) -> None:
-    """Wait until a device has finished its queued work. A CPU does not queue work, so do not wait for a CPU."""
+    """Wait until a device has finished its queued work. A CPU does not queue work."""
     if device.type != "cpu":
         torch.accelerator.synchronize(device)
 
@@ -258,8 +240,7 @@ def wait_for(device: torch.device) -> None:
 def keep_freed_memory() -> None:
     """Make glibc keep freed memory for the next training step instead of returning it to the system.
 
-    The memory of tensors above 32 MB still returns to the system, because a step of a large model uses many such
-    tensors at the same time. Other C libraries are not affected.
+    Tensors above 32 MB still return their memory, because a step of a large model uses many of them at the same time.
     """
     if platform.libc_ver()[0] != "glibc":
         return
@@ -278,10 +259,7 @@ def use_tf32() -> None:
 def use_threads(threads: int | None, *, n_processes: int = 1) -> None:
     """Set the number of CPU threads of torch in this process.
 
-    Args:
-        threads: the number of threads. None means torch's default number. If there are several processes and
-            OMP_NUM_THREADS is not set, None means an equal share of the default number for each process.
-        n_processes: number of processes that compute together on this machine, including this process.
+    None means torch's default number. Without OMP_NUM_THREADS, n_processes on this machine share the default number.
     """
     own = _own_threads()  # read the default before it is changed below
     number = threads
@@ -299,15 +277,12 @@ def use_threads(threads: int | None, *, n_processes: int = 1) -> None:
 
 @cache
 def _own_threads() -> int:
-    """Return torch's default number of threads. The number is read at the first call."""
+    """Return torch's default number of threads, as it was at the first call."""
     return torch.get_num_threads()
 
 
 def memory(device: torch.device) -> int | None:
-    """Return the memory of a CUDA GPU in bytes.
-
-    For other devices, return the memory of the machine, or None if its size is unknown.
-    """
+    """Return the bytes of a CUDA GPU, or else of the machine, or None if unknown."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[1]
     try:
@@ -317,10 +292,7 @@ def memory(device: torch.device) -> int | None:
 
 
 def peak_memory(device: torch.device) -> int | None:
-    """Return the maximum bytes that tensors have used on a CUDA GPU.
-
-    For other devices, return the maximum memory that this process has used, or None if it is unknown.
-    """
+    """Return the most bytes of tensors on a CUDA GPU, or else the most memory of this process, or None if unknown."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     if sys.platform == "win32":
@@ -333,10 +305,7 @@ def peak_memory(device: torch.device) -> int | None:
 
 
 def peak_flops(device: torch.device, precision: str) -> float | None:
-    """Return the bf16 operations per second from the data sheet of the GPU.
-
-    Return None for fp32, or if the device is not in PEAKS.
-    """
+    """Return the bf16 operations per second of a GPU, or None for fp32 or a device that is not in PEAKS."""
     if device.type != "cuda" or "bf16" not in precision:
         return None
     return PEAKS.get(torch.cuda.get_device_name(device))

@@ -8,13 +8,9 @@ from gptmini.user_error import UserError
 
 @contextmanager
 def downloading(what: str, instead: str) -> Iterator[None]:
-    """Turn an error of the hub's client in the block into a UserError.
+    """Turn an error of the hub's client in the block into a UserError with the remedy `instead`.
 
-    Args:
-        what: what is downloaded, such as "the dataset roneneldan/TinyStories".
-        instead: the remedy. It tells the user what to give instead of a name on the hub.
-
-    Raises UserError if the hub cannot be reached or refuses the request.
+    The argument what is such as "the dataset roneneldan/TinyStories".
     """
     try:
         yield
@@ -26,7 +22,6 @@ def downloading(what: str, instead: str) -> Iterator[None]:
 
 
 def _first_sentence(text: str) -> str:
-    """Return the first sentence of a message as one line. Leave out the full stop."""
     sentence, _, _ = " ".join(text.split()).partition(". ")
     return sentence.removesuffix(".")
 

@@ -19,10 +19,7 @@ def printable(text: str) -> str:
 
 
 def wrapped(line: str, console: "Console") -> str:
-    """Break a line between words for the width of a terminal. The later parts are aligned with the text after a topic.
-
-    A file or a pipe gets the line unchanged.
-    """
+    """Break a line between words for a terminal, aligned with the text after a topic. Pipes get it unchanged."""
     if not console.is_terminal:
         return line
     parts = textwrap.wrap(

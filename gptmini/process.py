@@ -81,11 +81,7 @@ def watch_launcher() -> None:
 
 
 def _end_without(launcher: int) -> None:
-    """When the launcher is gone, end this process in the same way as the launcher ends ranks after a SIGTERM.
-
-    SIGTERM ends a rank that has not started to train. A rank that is training saves the run and ends. A rank that still
-    waits for another rank is killed after SHUTDOWN_TIMEOUT.
-    """
+    """When the launcher is gone, end this process as the launcher does: SIGTERM, and SIGKILL after SHUTDOWN_TIMEOUT."""
     while os.getppid() == launcher:
         time.sleep(POLL)
     os.kill(os.getpid(), signal.SIGTERM)
@@ -128,7 +124,6 @@ def set_exit_code(code: int) -> None:
 
 
 def _end_at_once() -> None:
-    """End the process after all other exit handlers."""
     if _exit_code is None:
         return
     for stream in (sys.stdout, sys.stderr):
@@ -137,10 +132,7 @@ def _end_at_once() -> None:
 
 
 def mute(muted: bool) -> None:
-    """Turn the error messages of this process off or on.
-
-    All ranks except rank 0 are muted, because rank 0 prints the same errors.
-    """
+    """Turn the error messages of this process off or on. Rank 0 prints the same errors as the other ranks."""
     global _is_muted
     _is_muted = muted
 

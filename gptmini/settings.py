@@ -48,10 +48,7 @@ TIME_RULE = "be a positive time such as 90, 90s, 10m, 1h30m or 1:30:00"
 
 
 def seconds_of(time: float | str) -> float:
-    """Return a time in seconds. A number is in seconds, and a text is a TIME or a CLOCK.
-
-    Raises ValueError if the text is neither, or if the time is not positive.
-    """
+    """Return a time in seconds: a number, a TIME or a CLOCK. Raise ValueError for another text, or for zero."""
     if not isinstance(time, str):
         return time
     found = TIME.fullmatch(time) or CLOCK.fullmatch(time)
@@ -66,7 +63,6 @@ def seconds_of(time: float | str) -> float:
 
 
 def _checked_time(time: str) -> str:
-    """Return a time unchanged. Raise ValueError if it is not a time."""
     seconds_of(time)
     return time
 
@@ -92,9 +88,7 @@ MIN_VALIDATIONS = 4
 def validation_interval(val_every_steps: int | str, max_steps: int) -> int:
     """Return the number of steps between two validations of a run of max_steps steps.
 
-    The argument val_every_steps is the key trainer.val_every_steps. A number is the result. For 'auto', the result is
-    VAL_STEPS, or max_steps / MIN_VALIDATIONS if VAL_STEPS gives fewer than MIN_VALIDATIONS validations. The last step
-    is always followed by a validation.
+    'auto' means VAL_STEPS, or max_steps / MIN_VALIDATIONS if VAL_STEPS gives fewer validations.
     """
     if isinstance(val_every_steps, int):
         return val_every_steps
@@ -105,7 +99,6 @@ def validation_interval(val_every_steps: int | str, max_steps: int) -> int:
 
 
 def _plain_name(name: str) -> str:
-    """Return the name of a file or folder unchanged. Raise ValueError if the name is a path."""
     if name in ("", ".", "..") or set(name) & set("/\\\0"):
         raise ValueError("must be a plain name, not a path")
     return name

@@ -42,14 +42,10 @@ PLAIN = (str, int, float, bool, type(None))  # types of the values in a configur
 def read_tensors(path: Path, *, mapped: bool = False, checked: bool = True) -> dict[str, Any]:
     """Read the dict of tensors and plain values that torch.save wrote into a file. The tensors are on the CPU.
 
-    Args:
-        path: a zip file from torch.save.
-        mapped: whether tensors stay in the file until they are used. The file must not change before that.
-        checked: whether to verify the CRC-32 of every entry.
+    If `mapped`, tensors stay in the file until they are used, and the file must not change. If `checked`, verify the
+    CRC-32 of every entry. Return an empty dict if the file does not contain a dict.
 
-    Returns an empty dict if the file does not contain a dict.
-    Raises UserError if the file is damaged, contains pickled code, or has values that need more memory than the size of
-    the file.
+    Raises UserError if the file is damaged, contains pickled code, or has values that need more memory than its size.
     """
     import torch
 
@@ -71,7 +67,7 @@ def read_tensors(path: Path, *, mapped: bool = False, checked: bool = True) -> d
 
 
 def read_safetensors(path: Path) -> "dict[str, Tensor]":
-    """Read the tensors of a safetensors file. Raise UserError if the file is damaged, or if it is a pipe or a device.
+    """Read the tensors of a safetensors file. Raise UserError if it is damaged, a pipe or a device.
 
     The library refuses a file unless the tensors in it cover every byte exactly once.
     """
@@ -87,10 +83,7 @@ def read_safetensors(path: Path) -> "dict[str, Tensor]":
 
 
 def read_text(path: Path) -> str:
-    """Read a UTF-8 file, and replace each line end by a line feed.
-
-    Raise UserError if the file is too large or is not UTF-8.
-    """
+    """Read a UTF-8 file with line feeds as line ends. Raise UserError if it is too large or is not UTF-8."""
     try:
         return io.TextIOWrapper(io.BytesIO(_content(path, LARGEST_JSON)), encoding="utf-8").read()
     except UnicodeDecodeError as error:
@@ -98,10 +91,7 @@ def read_text(path: Path) -> str:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Read the object in a JSON file.
-
-    Raise UserError if the file is too large, or if it does not contain a JSON object.
-    """
+    """Read the object in a JSON file. Raise UserError if the file is too large or contains something else."""
     content = _content(path, LARGEST_JSON)
     try:
         values = json.loads(content)
@@ -116,10 +106,8 @@ def read_json(path: Path) -> dict[str, Any]:
 def read_yaml(path: Path, *, trusted: bool = False) -> dict[str, Any]:
     """Read the mapping in a YAML file. Return an empty dict for an empty file.
 
-    If the file is not trusted, its values must be plain, and it must not contain aliases, because a few aliases can
-    expand to terabytes.
-
-    Raises UserError if the file has different contents or is too large.
+    If the file is not trusted, its values must be plain, and aliases are refused, because a few can expand to
+    terabytes. Raises UserError for other contents or a file that is too large.
     """
     text = _content(path, LARGEST_YAML)
     loader = yaml.SafeLoader if SURROGATE.search(text) else LOADER
@@ -150,8 +138,7 @@ def is_run_config(path: Path) -> bool:
 def read_pickle(path: Path) -> Any:
     """Read a pickle of plain values. Raise pickle.UnpicklingError if the pickle names a class or a function.
 
-    Raises ValueError if a length reaches beyond the end of the file, or if a memo index is larger than the file. Python
-    would allocate memory for such a length or index before it reports an error.
+    Raises ValueError for a length or a memo index beyond the file. Python would allocate memory for it first.
     """
     content = _content(path, LARGEST_JSON)
     for operation, argument, _ in pickletools.genops(content):
@@ -162,10 +149,7 @@ def read_pickle(path: Path) -> Any:
 
 
 def nodes(tree: object, above: tuple = ()) -> Iterator[tuple[tuple, object]]:
-    """Yield the path of keys and the value of each entry in a tree of dicts and lists.
-
-    Parents come before their children.
-    """
+    """Yield the path of keys and the value of each entry in a tree of dicts and lists, parents first."""
     entries: Any = ()
     if isinstance(tree, dict):
         entries = tree.items()
@@ -178,10 +162,10 @@ def nodes(tree: object, above: tuple = ()) -> Iterator[tuple[tuple, object]]:
 
 
 def check_plain_folder(folder: Path) -> None:
-    """Raise UserError if a folder or one of its subfolders contains anything except regular files and folders.
+    """Raise UserError if a folder contains anything except regular files and folders, at any depth.
 
-    Writing through a link could change any of the user's files, and reading a pipe could block for ever. Links inside
-    the folder wandb are allowed: Weights & Biases makes them, and gptmini writes nothing there.
+    Writing through a link could change any file of the user, and reading a pipe could block for ever. The folder wandb
+    may contain links: Weights & Biases makes them, and gptmini writes nothing there.
     """
     for path in folder.rglob("*"):
         mode = path.lstat().st_mode
@@ -201,10 +185,9 @@ class _PlainUnpickler(pickle.Unpickler):
 
 
 def file_size(path: Path, most: float = math.inf) -> int:
-    """Return the size of a file in bytes. Follow a link, because the cache of the Hugging Face hub contains links.
+    """Return the size of a file in bytes. Follow links, because the cache of the Hugging Face hub contains links.
 
-    Raises UserError if the file has more than `most` bytes. Raises UserError if the path is a pipe or a device, because
-    pipes and devices could block a reader.
+    Raises UserError if the file has more than `most` bytes, or is a pipe or a device, which could block a reader.
     """
     status = path.stat()
     if not stat.S_ISREG(status.st_mode):
@@ -215,7 +198,6 @@ def file_size(path: Path, most: float = math.inf) -> int:
 
 
 def _content(path: Path, most: int) -> bytes:
-    """Read the bytes of a file. Raise the same UserErrors as file_size."""
     size = file_size(path, most)
     with path.open("rb") as file:
         return file.read(size)
@@ -234,10 +216,9 @@ def _check_events(events: "Iterable[yaml.Event]") -> None:
 
 
 def _check_archive(path: Path, *, checked: bool) -> None:
-    """Raise UserError if the file is not a zip file of the form that torch writes. If `checked`, verify every CRC-32.
+    """Raise UserError unless the file is a zip file as torch writes it: without compression and without DOS attributes.
 
-    The entries of such a zip file are not compressed and do not have DOS attributes. If an entry had the attribute of a
-    folder, torch would not read its bytes and would leave the memory of a tensor uninitialized.
+    If an entry had the attribute of a folder, torch would leave the memory of a tensor uninitialized.
     """
     try:
         with zipfile.ZipFile(path) as archive:
@@ -261,10 +242,9 @@ def _check_archive(path: Path, *, checked: bool) -> None:
 
 
 def _check_memory(contents: object, size: int, path: Path) -> None:
-    """Raise UserError if the values in a file need more memory than its `size` allows, or if a tensor is not dense.
+    """Raise UserError if the values need more memory than the `size` of their file, or if a tensor is not dense.
 
-    `size` is the number of bytes in the file. The file must not contain more values and characters than bytes. A pickle
-    can use the same long string, the same list of lists, or the same tensor any number of times.
+    A pickle can use the same long string, the same list of lists, or the same tensor any number of times.
     """
     import torch
 

@@ -27,10 +27,7 @@ class World:
 
 
 def this_world(environment: Mapping[str, str] = os.environ) -> World:
-    """Read the rank of this process from the environment.
-
-    Ranks that gptmini launches look like ranks of torchrun, because gptmini uses the launcher of torchrun.
-    """
+    """Read the rank of this process from the environment. gptmini's own ranks look like ranks of torchrun."""
 
     def number(name: str) -> int:
         return int(environment[name])

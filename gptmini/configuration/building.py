@@ -47,10 +47,7 @@ def text_settings(
     *,
     kind: type[RootSettings] = RootSettings,
 ) -> TextSettings:
-    """Build the parts of a configuration that determine the tokens.
-
-    The arguments and the errors are the same as for build_settings. `kind` is the class that checks the root keys.
-    """
+    """Build the parts of a configuration that determine the tokens, with the class `kind` for the root keys."""
     config = _changed(plain, changes)
     return TextSettings(
         root=root_settings(config, kind),
@@ -61,17 +58,12 @@ def text_settings(
 
 
 def build_settings(plain: Mapping[str, Any], changes: Mapping[str, Any] | None = None) -> Settings:
-    """Build every part of a configuration that does not need the text.
+    """Build every part of a configuration that does not need the text. The changes are new values by dotted key.
 
-    The parts that import torch are built last, because the import takes seconds. The text is opened later, because only
-    the first rank reads the text. The text may come from stdin, or gptmini may have to download it.
+    The parts that import torch are built last, because the import takes seconds. The text is opened later, and only by
+    the first rank. It may come from stdin, or gptmini may have to download it.
 
-    Args:
-        plain: the configuration as plain values.
-        changes: new values by dotted key, such as {"model.d_model": 96}.
-
-    Raises UserError if a setting is wrong. Raises an error of pydantic or Hydra if a value has the wrong type or is out
-    of range.
+    Raises UserError if a setting is wrong. Raises an error of pydantic or Hydra if a value has the wrong type or range.
     """
     config = _changed(plain, changes)
     root = root_settings(config)
@@ -109,10 +101,7 @@ def build_settings(plain: Mapping[str, Any], changes: Mapping[str, Any] | None =
 
 
 def hardware_for(width: int, trainer: "TrainerSettings") -> "Hardware":
-    """Return the device, the precision and the compilation for training a model of this width.
-
-    Raises UserError if this machine does not have the device, or has too few devices.
-    """
+    """Return the device, precision and compilation for a model of this width. Raise UserError for a missing device."""
     from gptmini.hardware import choose_hardware
 
     return choose_hardware(
@@ -132,7 +121,6 @@ def as_yaml(plain: Mapping[str, Any]) -> str:
 
 
 def _changed(plain: Mapping[str, Any], changes: Mapping[str, Any] | None) -> "DictConfig":
-    """Return a configuration with some values changed."""
     from omegaconf import DictConfig, OmegaConf
 
     config = OmegaConf.create(dict(plain))
@@ -143,7 +131,6 @@ def _changed(plain: Mapping[str, Any], changes: Mapping[str, Any] | None) -> "Di
 
 
 def _plain(config: "DictConfig") -> dict[str, Any]:
-    """Return a configuration as plain values."""
     from omegaconf import OmegaConf
 
     plain: Any = OmegaConf.to_container(config)
@@ -151,11 +138,7 @@ def _plain(config: "DictConfig") -> dict[str, Any]:
 
 
 def _text(config: "DictConfig") -> "Callable[[], Corpus]":
-    """Return a function that opens the text of a configuration.
-
-    For a resumed run, the returned function does not download a text, because only the folder of the run names the
-    source of the text. This folder is not trusted.
-    """
+    """Return a function that opens the text. A resumed run does not download a text that only its folder names."""
 
     def open_text() -> "Corpus":
         own = target_class(config.data)
@@ -180,10 +163,7 @@ def sweep_settings(composed: "Composed") -> "SweepSettings":
 
 
 def build_component(part: "DictConfig", **arguments: object) -> Any:
-    """Build the object that a part of a configuration describes. Add `arguments` to the part's own arguments.
-
-    Raises UserError if the part does not name a class.
-    """
+    """Build the object that a part describes, with additional `arguments`. Raise UserError without a class."""
     from hydra.utils import instantiate
 
     made = instantiate(part, _convert_="all", **arguments)
@@ -201,8 +181,8 @@ def build_component(part: "DictConfig", **arguments: object) -> Any:
 def _trainer_settings(config: "DictConfig") -> "tuple[TrainerSettings, list[str]]":
     """Return the settings of the trainer for the devices of this command, and notes for the user.
 
-    A resumed run may use a different number of devices. The batch_size of the run must divide the sequences of the
-    global batch that each device takes. If batch_size does not divide this number, use the next smaller divisor.
+    A resumed run may have other devices. If its batch_size does not divide the sequences of a device, use a smaller
+    one.
     """
     from gptmini.training.trainer_settings import divisors, sequences_per_rank
 
@@ -242,7 +222,6 @@ def check_model(
 
 
 def _callbacks(parts: "DictConfig") -> "list[Callback]":
-    """Build the callbacks of a configuration. Raise UserError if a part is not a callback."""
     from gptmini.training import Samples
     from gptmini.training.trainer import check_callback
 
@@ -256,7 +235,7 @@ def _callbacks(parts: "DictConfig") -> "list[Callback]":
 
 
 def _made(parts: "DictConfig", group: str) -> Mapping[str, Any]:
-    """Return the objects that the parts of a group describe, by name. Skip a part that is null."""
+    """Return the objects that the parts of a group describe, by name, without parts that are null."""
     from omegaconf import OmegaConf
 
     if parts is None:
@@ -283,7 +262,7 @@ def _made(parts: "DictConfig", group: str) -> Mapping[str, Any]:
 
 
 def run_name(config: "DictConfig", typed: "Typed") -> str:
-    """Return the default name of a run: the name of its experiment. Without an experiment, the name of its text."""
+    """Return the default name of a run: the name of its experiment or its text."""
     experiment = typed.choices.get("experiment")
     data = config.data
     path = data.get("path")

@@ -86,10 +86,7 @@ def typed_for_job(config_dir: str | None) -> Typed:
 def compose(command: str, overrides: Sequence[str], config_dir: str | None = None) -> Composed:
     """Compose a configuration in Python, even while Hydra runs a job in this process.
 
-    Args:
-        command: the name of the root configuration.
-        overrides: the overrides, each written as KEY=VALUE or GROUP=NAME, as on the command line.
-        config_dir: the user's own folder of configuration files. Its files are additional options of the groups.
+    The overrides are written as on the command line. The files in config_dir are additional options of the groups.
     """
     import hydra
     from hydra.core.global_hydra import GlobalHydra

@@ -25,11 +25,10 @@ MUON = "MuonSettings"
 
 
 def take_from_source(config: "DictConfig", typed: Typed) -> None:
-    """Set the sizes, the tokenizer and the path of the weights to the values of the model that init_from names.
+    """Take the sizes, the tokenizer and the path of the weights from the model that init_from names.
 
-    If takes_finetune returns True, set the optimizer and the warm-up, too. Keys on the command line keep their values.
-
-    Raises UserError if the model does not exist, or if its weights do not allow a requested setting.
+    If takes_finetune returns True, take the optimizer and the warm-up of experiment=finetune, too. Overrides keep their
+    values. Raises UserError if the model does not exist, or if its weights do not allow a requested setting.
     """
     from omegaconf import OmegaConf
 
@@ -58,8 +57,7 @@ def take_from_source(config: "DictConfig", typed: Typed) -> None:
 def takes_finetune(optimizer: str | None, typed: Typed) -> bool:
     """Whether a run takes optimizer, rate and warm-up of experiment=finetune. Muon's rates destroy weights of others.
 
-    The argument optimizer is the result of trained_by for the initial weights. The command line or the experiment may
-    choose an optimizer. On the command line, a key such as optimizer.lr does not choose an optimizer.
+    The optimizer is the result of trained_by. A key such as optimizer.lr does not choose an optimizer.
     """
     keys = {key_of(line) for line in typed.overrides}
     is_chosen = not keys.isdisjoint({"optimizer", "optimizer._target_"})
@@ -71,8 +69,8 @@ def fit_context(
 ) -> "Settings":
     """Return the settings of a new run with the longest context of its initial weights that the text allows.
 
-    Each training source needs two windows of T tokens. The validation split needs T + 1 tokens. A context that the user
-    has set does not change. Report a shorter context to the watcher.
+    Each training source needs two windows of T tokens, and the validation split T + 1 tokens. A requested context
+    stays.
     """
     root, model = settings.root, settings.model
     is_fixed = root.resume is not None or is_requested("model.context_length", typed)
@@ -91,7 +89,6 @@ def fit_context(
 
 
 def _source_of(name: str) -> "TrainedSource":
-    """Find the model that init_from names. Raise UserError if the model does not exist."""
     from gptmini.loading import find_source
     from gptmini.runs import named_run, relative_to_cwd
 
@@ -103,7 +100,7 @@ def _source_of(name: str) -> "TrainedSource":
 
 
 def _makes_tokenizer_of(source: "TrainedSource", part: "DictConfig") -> bool:
-    """Whether a tokenizer part builds the source model's tokenizer from any text."""
+    """Whether a tokenizer part builds the source's tokenizer from any text."""
     from gptmini.tokenizer import identity_of
 
     if not getattr(target_class(part), "needs_no_text", False):
@@ -113,10 +110,7 @@ def _makes_tokenizer_of(source: "TrainedSource", part: "DictConfig") -> bool:
 
 
 def _sizes(config: "DictConfig", typed: Typed, source: "TrainedSource") -> dict[str, Any]:
-    """Return the model's settings for the weights of a source.
-
-    Raise UserError if the weights do not allow a setting.
-    """
+    """Return the model's settings for the weights of a source. Raise UserError if the weights forbid a setting."""
     sizes = asdict(source.config)
     del sizes["vocab_size"]
     as_in = f"as in init_from={source.path}"

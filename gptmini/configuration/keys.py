@@ -62,9 +62,8 @@ def root_keys(command: str) -> set[str]:
 
 @cache
 def known_keys() -> dict[str, list[str]]:
-    """Map each key of gptmini's own configurations to the options that contain the key.
-
-    An option is the name of a file in a group. A root key has no options.
+    """Map each key of gptmini's own configurations to the options (names of files) that contain it. Root keys have
+    none.
     """
     options: dict[str, list[str]] = {}
     for file in sorted(CONFIGS.rglob("*.yaml")):
@@ -87,10 +86,7 @@ def is_user_component(part: str) -> bool:
 
 
 def unknown_key(key: str) -> str:
-    """Return the message for an unknown key.
-
-    The message names the options that have the key, or the nearest known key.
-    """
+    """Return the message for an unknown key. It names the options that have the key, or the nearest known key."""
     options = known_keys()
     group = key.partition(".")[0]
     if key in options:
@@ -199,8 +195,5 @@ def is_chosen_by_experiment(key: str, typed: Typed) -> bool:
 
 
 def user_component_overrides(overrides: Sequence[str]) -> list[str]:
-    """Return the overrides that add the user's own callbacks and loggers.
-
-    A command that resumes a run must repeat these overrides.
-    """
+    """Return the overrides that add the user's callbacks and loggers, which a resumed run must repeat."""
     return [line for line in overrides if is_user_component(".".join(key_of(line).split(".")[:2]))]

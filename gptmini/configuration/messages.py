@@ -46,10 +46,7 @@ TIMES = ("budget", "trainer.max_time")
 
 @contextmanager
 def advising_on_memory(remedy: str) -> Iterator[None]:
-    """Add a remedy to an out-of-memory error in the block.
-
-    If blocks are nested, the message shows the remedy of the innermost block.
-    """
+    """Add a remedy to an out-of-memory error in the block. The remedy of the innermost block is printed."""
     try:
         yield
     except Exception as error:
@@ -61,7 +58,7 @@ def advising_on_memory(remedy: str) -> Iterator[None]:
 def explain(error: BaseException) -> str | None:
     """Return the message for an error that the user can fix, or None if the error must keep its traceback.
 
-    A bug keeps its traceback. If GPTMINI_TRACEBACK is set, every error keeps its traceback.
+    A bug keeps its traceback, and with GPTMINI_TRACEBACK every error does.
     """
     return None if os.environ.get("GPTMINI_TRACEBACK") else _sentence(error)
 
@@ -69,11 +66,8 @@ def explain(error: BaseException) -> str | None:
 def _sentence(error: BaseException, key: str = "") -> str | None:
     """Return the message for an error that the user can fix, or None if the error is a bug.
 
-    Recognize the classes of libraries by name: importing the libraries would slow every command down.
-
-    Args:
-        error: the exception.
-        key: the part of the configuration that was being built, such as callbacks.samples; empty for the root.
+    Libraries' classes are recognized by name: importing the libraries would slow every command down. The key is the
+    part of the configuration that was being built, such as callbacks.samples.
     """
     name = type(error).__name__
     library = type(error).__module__.partition(".")[0]
@@ -119,7 +113,7 @@ def _sentence(error: BaseException, key: str = "") -> str | None:
 
 
 def exit_code_of(error: BaseException) -> int:
-    """Return the exit code of a command that ended with an error. It is 2 for a mistake that the user can fix.
+    """Return the exit code of a command that ended with an error: 2 for a mistake that the user can fix.
 
     It is 1 if memory or the disk ran out, if a rank was lost, if another process trains the run, or for a bug.
     """
@@ -130,21 +124,16 @@ def exit_code_of(error: BaseException) -> int:
 
 
 def lost_a_rank(error: BaseException) -> bool:
-    """Whether an error means that communication with another rank failed.
-
-    gloo does not have its own class of errors.
-    """
+    """Whether communication with another rank failed. gloo does not have its own class of errors."""
     name = type(error).__name__
     is_of_gloo = name == "RuntimeError" and "gloo" in str(error)
     return this_world().size > 1 and (is_of_gloo or name.startswith("Dist"))
 
 
 def _refused_values(error: Any, part: str) -> str:
-    """Return the message for a pydantic.ValidationError.
+    """Return the message for a pydantic.ValidationError: each key, the requirements for it, and the given value.
 
-    It names each key, the requirements for it, and the given value.
-
-    pydantic reports one error for each member of a union. Therefore the requirements for a key are joined by "or".
+    pydantic reports one error for each member of a union, so the requirements for a key are joined by "or".
     """
     # This module is also imported by commands that do not need pydantic, which takes 0.2 seconds.
     from gptmini.settings import TIME_RULE
@@ -178,7 +167,6 @@ def _refused_values(error: Any, part: str) -> str:
 
 
 def _unknown_key(key: str) -> str:
-    """Return the message for an unknown key."""
     # Import keys.py only for this mistake, because unknown_key reads all configurations.
     from gptmini.configuration.keys import unknown_key
 
@@ -208,7 +196,7 @@ def _refused_part(error: BaseException) -> str | None:
 
 
 def _unknown_option(error: Any) -> str:
-    """Return the message for Hydra's MissingConfigException. A group does not have the option that the user chose."""
+    """Return the message for Hydra's MissingConfigException."""
     # Import these modules only for this mistake, because keys.py reads all configurations.
     from gptmini.configuration.keys import groups
     from gptmini.configuration.texts import override_for
@@ -238,10 +226,7 @@ def _unknown_option(error: Any) -> str:
 
 
 def _not_composed(error: BaseException) -> str:
-    """Return the message for an error of Hydra or OmegaConf.
-
-    Leave out the search path and the object below the message.
-    """
+    """Return the message of Hydra or OmegaConf, without the search path and the object below the message."""
     text = str(error)
     unknown = re.match(r"Could not override '([^']+)'\.", text)
     if unknown is not None:

@@ -25,15 +25,11 @@ YAML_NAMES = {"None": "null", "True": "true", "False": "false"}
 def quote_for_hydra(typed: Sequence[str], *, multirun: bool = False) -> list[str]:
     """Quote overrides so that Hydra reads what the user means.
 
-    Hydra's grammar does not allow umlauts. Commas, parentheses and other characters have a special meaning. A value is
-    quoted if the grammar cannot read the value. It is also quoted if its key holds text, but Hydra would read the value
-    as something else.
+    Hydra's grammar does not allow umlauts, and gives commas, parentheses and others a meaning. A value is quoted if the
+    grammar cannot read it, or if its key holds text and Hydra would read something else. With `multirun`, commas
+    separate the values of a sweep.
 
-    Args:
-        typed: the overrides, each written as KEY=VALUE or GROUP=NAME.
-        multirun: whether commas separate the values of a sweep.
-
-    Raises UserError if a word is not an override, or if a key has several values although -m is not given.
+    Raises UserError if a word is not an override, or if a key has several values without multirun.
     """
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import HydraException
@@ -96,7 +92,7 @@ def quote_for_hydra(typed: Sequence[str], *, multirun: bool = False) -> list[str
 
 
 def _overflows(value: object) -> bool:
-    """Whether a value contains a number that is too large for a float. Python reads 1e400 as infinity."""
+    """Whether a value contains a number that Python reads as infinity, such as 1e400."""
     if isinstance(value, dict):
         return any(map(_overflows, value.values()))
     if isinstance(value, list):
@@ -161,9 +157,6 @@ class Typed:
         return any(typed == key or typed.startswith(f"{key}.") for typed in keys)
 
     def in_all_starts(self) -> list[str]:
-        """Return the latest override of each key from all starts of the run.
-
-        Leave out the keys 'resume' and 'folder'.
-        """
+        """Return the latest override of each key from all starts of the run, without 'resume' and 'folder'."""
         newest = {key_of(line): line for line in (*self.before, *self.overrides)}
         return [line for key, line in newest.items() if key not in ("resume", "folder")]

@@ -33,16 +33,12 @@ RETIRED = ("callbacks.pictures.embedding_tokens", "callbacks.overfitting")
 def resolve_configuration(composed: Composed) -> tuple[dict[str, Any], Typed]:
     """Return the configuration of a new or resumed run as plain values, and all its overrides so far.
 
-    The composed configuration is resolved and changed in place.
+    If resume= or folder= names a run to resume, this is the stored configuration with the new overrides, and the key
+    'resume' names the run. A run in folder= that was killed before its first checkpoint starts again, as a new run. The
+    composed configuration is changed in place.
 
-    If resume= or folder= names a run to resume, return the stored configuration of the run with the new overrides. The
-    key 'resume' then names the run. Otherwise return the composed configuration with a name. If init_from is set, this
-    configuration has the sizes and the tokenizer of the model that init_from names. A run in folder= that was killed
-    before its first checkpoint starts again, as a new run.
-
-    Raises UserError if the run does not exist, or if an override would change what was trained so far. Also raises
-    UserError if the stored configuration is damaged, is from an earlier version, or names a class that is neither in
-    gptmini's configurations nor in the user's configurations.
+    Raises UserError if the run does not exist, if an override would change what was trained so far, or if the stored
+    configuration is damaged, is from an earlier version, or names a class that only this file names.
     """
     from omegaconf import OmegaConf
 
@@ -65,7 +61,6 @@ def resolve_configuration(composed: Composed) -> tuple[dict[str, Any], Typed]:
 
 
 def _check_epochs(root: "RootSettings", typed: Typed) -> None:
-    """Raise UserError if another key sets the number of steps, too."""
     if root.epochs is None:
         return
     for key, is_set in (
@@ -95,7 +90,6 @@ def _run_to_resume(resume: str | None, folder: str | None) -> Path | None:
 def _stored_configuration(
     named: Path, config: "DictConfig", typed: Typed
 ) -> "tuple[DictConfig, Typed]":
-    """Return the stored configuration of a run, with the overrides of this command."""
     from omegaconf import OmegaConf
 
     from gptmini.runs import find_run, read_config
@@ -144,17 +138,7 @@ def _stored_configuration(
 
 
 def _apply(key: str, stored: "DictConfig", config: "DictConfig", folder: Path, line: str) -> None:
-    """Apply an override to a stored configuration.
-
-    Args:
-        key: the key of the override, or the group if the override chooses an option.
-        stored: the run's configuration.
-        config: the composed configuration. It has the new value of the key.
-        folder: the run's folder.
-        line: the override.
-
-    Raises UserError if a resumed run may not change the key.
-    """
+    """Apply an override to a stored configuration. Raise UserError if a resumed run may not change its key."""
     from omegaconf import OmegaConf
 
     part = ".".join(key.split(".")[:2])

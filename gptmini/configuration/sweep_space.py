@@ -21,11 +21,7 @@ def is_sweep_override(line: str) -> bool:
 
 
 def space_of(params: Mapping[str, Any], typed: Sequence[str]) -> Space:
-    """Read the search space.
-
-    Args:
-        params: the values of each key, from sweep.params in the configuration.
-        typed: overrides for gptmini train. An override of a key replaces the entry of this key in params.
+    """Read the search space from sweep.params (`params`) and the overrides for gptmini train, which replace entries.
 
     Raises UserError if no key varies, or if a varied key must be the same for all runs.
     """
@@ -68,7 +64,6 @@ def _line(key: str, values: object) -> str:
 
 
 def _value(value: object) -> str:
-    """Return a YAML value in Hydra's grammar."""
     if not isinstance(value, str):
         return json.dumps(value)
     is_plain = re.fullmatch(r"[\w.+/-]+", value) is not None
@@ -76,7 +71,6 @@ def _value(value: object) -> str:
 
 
 def _check(override: "Override") -> None:
-    """Raise UserError if a sweep cannot pass an override to its runs."""
     key = override.key_or_group
     if key in ("resume", "folder"):
         raise UserError(
@@ -91,7 +85,6 @@ def _check(override: "Override") -> None:
 
 
 def _values(override: "Override") -> "BaseDistribution":
-    """Return the values of a varied key, as Optuna describes them."""
     from hydra.core.override_parser.types import Glob, IntervalSweep
     from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 

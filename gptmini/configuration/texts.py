@@ -14,9 +14,7 @@ SPLIT_LIST = ("]", "}", ",")  # the ends of the words into which a shell splits 
 
 
 def texts_as_overrides(words: Sequence[str]) -> list[str]:
-    """Replace the texts among the words of a command line by data=text and data.path=.
-
-    Several texts become a list. Hydra's grammar is not applied to the other words.
+    """Replace the texts among the words of a command line by data=text and data.path=. Several texts become a list.
 
     Raises UserError if a text does not exist or is a run, or if another word sets data or data.path.
     """
@@ -40,29 +38,22 @@ def texts_as_overrides(words: Sequence[str]) -> list[str]:
 
 
 def without_keys(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return the words of --help that name a key or a group, and the other words.
-
-    A word that is both a key and a file means the key.
-    """
+    """Return the words of --help that name a key or a group, and the other words. A key wins over a file of its name."""
     keys = [word for word in words if "=" not in word and (_is_key(word) or not _exists(word))]
     return keys, [word for word in words if word not in keys]
 
 
 def is_override(word: str) -> bool:
-    """Whether a word of a command line is an override. Every other word names a text.
-
-    An override has an equals sign, or is ~KEY, which removes a key. The exact name of a file is not an override.
-    """
+    """Whether a word has an equals sign, or removes a key as ~KEY. Every other word, or the name of a file, is a text."""
     is_file = exists(word) and Path(word).is_file()
     removes_key = word.startswith("~") and not word.startswith("~/")
     return not is_file and ("=" in word or removes_key)
 
 
 def override_for(key: str, value: str) -> str:
-    """Return the override that sets a key, quoted for a shell. Messages about a wrong word suggest this override.
+    """Return the override that sets a key, quoted for a shell, for a message about a wrong word.
 
-    If the value of data or data.path is a file, return both overrides that train on this file. If the key is already an
-    override such as logger=wandb, return it unchanged.
+    A file as data or data.path gives both overrides that train on it. An override such as logger=wandb stays unchanged.
     """
     if "=" in key:
         return key
@@ -73,20 +64,16 @@ def override_for(key: str, value: str) -> str:
 
 
 def _exists(word: str) -> bool:
-    """Whether a word is standard input, a glob, or the path of an existing file or folder."""
+    """Whether a word is standard input, a glob, or an existing path."""
     return word == "-" or glob.has_magic(word) or exists(word) or exists(expand_home(word))
 
 
 def _is_key(word: str) -> bool:
-    """Whether a word is a key or a group of gptmini's configurations."""
     return word in known_keys() or word in groups()
 
 
 def _as_path(text: str) -> str:
-    """Return the value of data.path for a text.
-
-    In the name of an existing file, a leading ~ is not the home folder, and ${ does not start an interpolation.
-    """
+    """Return the value of data.path. In an existing name, ~ is not the home folder, and ${ starts no interpolation."""
     if not exists(text):
         return text
     if text.startswith("~"):
@@ -113,7 +100,6 @@ def _check_spaces(words: Sequence[str]) -> None:
 
 
 def _check_text(word: str, words: Sequence[str]) -> None:
-    """Raise UserError if a word of a command line is not a text: if it does not exist, or if it is a run."""
     from gptmini.runs import is_run
 
     if not _exists(word):

@@ -11,10 +11,9 @@ LOCATOR = "hydra._internal.utils"
 
 
 class UserModules(MetaPathFinder):
-    """Finds modules in a folder, but only if Hydra imports a _target_, or if a module from that folder imports them.
+    """Finds modules in a folder if Hydra imports a _target_, or if a module from that folder imports them.
 
-    No other import finds them: a file optuna.py never replaces the library optuna, even if the library is not
-    installed. If a package was found here, Python itself finds its submodules.
+    A file optuna.py never replaces the library optuna, even if the library is not installed.
     """
 
     def __init__(self, folder: str) -> None:
@@ -27,10 +26,7 @@ class UserModules(MetaPathFinder):
         path: Sequence[str] | None = None,
         target: ModuleType | None = None,
     ) -> ModuleSpec | None:
-        """Find the module with this name in the folder.
-
-        Return None for a submodule, or if another module imports it.
-        """
+        """Find the module in the folder. Python itself finds submodules."""
         importer = _importer()
         is_own = importer.partition(".")[0] in self._found
         if path is not None or not (importer == LOCATOR or is_own):
@@ -50,7 +46,6 @@ def allow_user_modules(folder: str) -> None:
 
 
 def _importer() -> str:
-    """Return the name of the module whose import statement is running, or an empty string without such a module."""
     frame = sys._getframe()
     while frame is not None:
         name = frame.f_globals.get("__name__", "")

@@ -12,13 +12,9 @@ from gptmini.world import this_world
 
 
 def train_from_python(overrides: Sequence[str]) -> TrainingResult:
-    """Train with command-line overrides. The function gptmini.train calls this function.
+    """Train with command-line overrides, each written as KEY=VALUE or GROUP=NAME.
 
-    Args:
-        overrides: command-line overrides, each written as KEY=VALUE or GROUP=NAME.
-
-    Raises UserError if an override, a value or the text is wrong. Also raises UserError if more than one device is
-    requested, because only the command gptmini train can use several devices.
+    Raises UserError if an override, a value or the text is wrong, or if more than one device is requested.
     """
     # Turn errors of pydantic, Hydra and Lightning into UserError, so that callers catch one class.
     try:
@@ -36,7 +32,6 @@ def train_from_python(overrides: Sequence[str]) -> TrainingResult:
 
 
 def _train(overrides: Sequence[str]) -> TrainingResult:
-    """Train with overrides in this process."""
     for override in overrides:
         if not isinstance(override, str) or override.startswith("-"):
             raise UserError(

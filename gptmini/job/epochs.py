@@ -10,10 +10,9 @@ if TYPE_CHECKING:
 
 
 def steps_for_epochs(settings: Settings, store: "TokenStore") -> dict[str, Any]:
-    """Return the changes, for build_settings, that replace epochs by trainer.max_steps. Return {} without epochs=.
+    """Return the change, for build_settings, that replaces epochs by trainer.max_steps. Return {} without epochs=.
 
-    max_steps = ceil(epochs * training tokens / (global_batch_size * context_length)). A mixture has the training tokens
-    of all its sources. A resumed run keeps its number of steps.
+    max_steps = ceil(epochs * training tokens / (global_batch_size * context_length)). A resumed run keeps its steps.
     """
     root = settings.root
     if root.epochs is None or root.resume is not None:

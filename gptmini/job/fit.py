@@ -28,16 +28,8 @@ def fit(
 ) -> "tuple[Trainer, StopReason]":
     """Train until the last step, or until a signal, the time limit or a callback ends the run.
 
-    Return the trainer, and the reason why training stopped.
-
-    Args:
-        ranks: the ranks of the run. All ranks start to train together.
-        settings: the parts of the configuration.
-        module: the model with its tokens.
-        data: the batches.
-        run: the run, which has started already.
-        loggers: the loggers of the run. On the first rank, one of these loggers is the console.
-        began: start of the command, in seconds of time.monotonic. The time limit counts from it.
+    All ranks start to train together. On the first rank, one of the loggers is the console. The time limit counts from
+    `began`, in seconds of time.monotonic. Return the trainer, and the reason why training stopped.
     """
     from gptmini.runs import write_status
     from gptmini.training import ConsoleLogger, Stopping, build_trainer

@@ -17,12 +17,9 @@ if TYPE_CHECKING:
 
 
 class RanksFailed(UserError):
-    """The error of a run whose ranks failed.
+    """The error of a run whose ranks failed, with the exit code of the first rank that failed.
 
-    Args:
-        code: exit code of the first rank that failed.
-        killed: one text for each rank that a signal killed. The text names the rank. All other ranks have printed their
-            error.
+    The argument killed has a text for each rank that a signal killed. All other ranks have printed their error.
     """
 
     def __init__(self, code: int, killed: Sequence[str] = ()) -> None:
@@ -35,13 +32,8 @@ class RanksFailed(UserError):
 def start_ranks(settings: "TrainerSettings", folder: str | None, typed: "Typed") -> None:
     """Start gptmini train once for each device of this machine, and wait for these ranks.
 
-    Each rank has its own session, so Ctrl-C in the terminal reaches only this process. This process passes the signal
-    on to the ranks. A second Ctrl-C ends the ranks immediately. If this process dies, its ranks save and exit.
-
-    Args:
-        settings: the trainer settings. The field 'devices' must be a number, not 'auto'.
-        folder: the value of folder=. In a job of -m, the value may already contain the number of the job.
-        typed: the overrides of the run.
+    Each rank has its own session, so Ctrl-C in the terminal reaches only this process, which passes the signal on. A
+    second Ctrl-C ends the ranks immediately. If this process dies, its ranks save and exit.
 
     Raises RanksFailed if a rank exits with a code other than 0. Raises SystemExit if a signal ended the run.
     """

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 def build_loggers(settings: "Settings", run: "Run") -> "list[Logger]":
     """Return the logger of metrics.jsonl, which every run has, and the loggers of the configuration.
 
-    A logger may be a functools.partial. It is called with the values of the run that its signature has as parameters:
-    save_dir, id or run_name. Weights & Biases uses the id to continue the entry of a resumed run. MLflow uses run_name.
+    A functools.partial is called with those values of the run that its signature has as parameters: save_dir, id
+    (Weights & Biases continues the entry of a resumed run) or run_name (MLflow).
 
     Raises UserError if a logger cannot be built or is not a Lightning logger.
     """
@@ -57,16 +57,10 @@ def log_setup(
     module: "GPTModule",
     run: "Run",
 ) -> None:
-    """Log the configuration to every logger.
+    """Log the configuration to every logger, and tables of configuration, model and data to loggers that support
+    tables.
 
-    If a logger supports tables, also log tables of the configuration, the model and the data. TensorBoard also gets the
-    earlier points of a resumed run, and a table that compares runs by their overrides.
-
-    Args:
-        loggers: the loggers of the run.
-        settings: settings of the run.
-        module: the model with its tokens.
-        run: the run, which has started already.
+    TensorBoard also gets the earlier points of a resumed run, and a table that compares runs by their overrides.
     """
     from gptmini.report.tables import comparison, config_table, data_card, model_table
     from gptmini.training import EventLogger

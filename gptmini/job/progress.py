@@ -24,10 +24,7 @@ SETTLED = 1
 
 @contextmanager
 def show_progress(console: "Console", topic: str = "") -> "Iterator[Watcher]":
-    """Return a watcher that shows on a console how far the preparation of a text is, and notes about the text.
-
-    The argument topic is the word before each note. If the topic is empty, a note starts its line.
-    """
+    """Return a watcher that shows on a console how far the preparation of a text is, and notes after the topic."""
     from gptmini.data import Watcher
 
     prefix = f"{topic:8} " if topic else ""
@@ -41,10 +38,7 @@ def show_progress(console: "Console", topic: str = "") -> "Iterator[Watcher]":
 
 
 class ProgressLine:
-    """Shows progress during a with block.
-
-    On a terminal, one line changes. Elsewhere, a new line follows every few seconds.
-    """
+    """Shows progress during a with block: one changing line on a terminal, elsewhere a new line every few seconds."""
 
     def __init__(self, console: "Console") -> None:
         self._console = console
@@ -85,10 +79,7 @@ class ProgressLine:
 
 
 def progress_line(progress: "Progress", *, seconds: float) -> str:
-    """Return a line about a phase that started `seconds` ago.
-
-    The line has the name of the phase, the bytes read, the fraction that is done, the speed and the time left.
-    """
+    """Return a line about a phase that started `seconds` ago: bytes, fraction done, speed and the time left."""
     if not progress.n_bytes:
         return progress.phase
     parts = [f"{progress.n_bytes / 1e6:,.0f} MB"]

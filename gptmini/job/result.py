@@ -73,8 +73,7 @@ def final_status(trainer: "Trainer", reason: "StopReason", *, seconds: float) ->
 def recording_failure(run: "Run", module: "GPTModule", *, began: float) -> Iterator[None]:
     """If the block raises an error, write the error to train.log and the state 'failed' to the folder of the run.
 
-    Only the first rank calls this function. The other ranks do not write to the folder of the run. The argument began
-    is the start of the command, in seconds of time.monotonic.
+    Only the first rank calls this function. The command began at `began`, in seconds of time.monotonic.
     """
     from gptmini.runs import RunStatus, write_status
 

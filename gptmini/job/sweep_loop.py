@@ -103,7 +103,6 @@ class SweepLoop:
             process.terminate()
 
     def _end(self, number: int, code: int) -> None:
-        """Record how a run has ended, and print why it failed."""
         # The run of a sweep that was killed may still be training.
         is_busy = code == OUT_OF_RESOURCES and is_training(self.trials.folder / str(number))
         was_stopped = bool(self.signal) and code == -signal.SIGTERM
@@ -120,7 +119,7 @@ class SweepLoop:
             print_topic("again" if has_left else "gave up", f"trial {number}: {reason}")
 
     def _reason(self, number: int, code: int) -> str:
-        """Return the reason why a run failed. It names the signal that killed the run, or is the last printed line."""
+        """Return the signal that killed a run, or the last line that it printed."""
         if code < 0:
             return f"its process was killed by {signal.Signals(-code).name}"
         printed = self._output_of(number).read_text(encoding="utf-8", errors="replace")
@@ -128,7 +127,7 @@ class SweepLoop:
         return (last or f"exit code {code}")[:LONGEST_REASON]
 
     def _output_of(self, number: int) -> Path:
-        """Return the file for the output of a run. The folder of the run does not exist before the run starts."""
+        """Return the file for the output of a run, whose own folder does not exist yet."""
         folder = self.trials.folder / "output"
         folder.mkdir(exist_ok=True)
         return folder / f"{number}.txt"
@@ -141,6 +140,5 @@ class SweepLoop:
         self._terminate()
 
     def _terminate(self) -> None:
-        """Let each run save and end."""
         for _, _, process in self.running.values():
             process.terminate()

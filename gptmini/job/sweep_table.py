@@ -42,10 +42,7 @@ def show_table(trials: Trials, printed: Sequence[Row] = ()) -> list[Row]:
 
 
 def print_ending(trials: Trials, rows: Sequence[Row], arguments: Sequence[str]) -> None:
-    """Print the best trial, the command that trains it, and the number of trials that failed or are open.
-
-    The command ends with `arguments`.
-    """
+    """Print the best trial, the command that trains it with `arguments`, and how many trials failed or are open."""
     best = min(rows, key=_bits, default=None)
     if best is not None and _bits(best) < inf:
         print_topic(
@@ -97,7 +94,6 @@ def means_of(rows: Sequence[Row]) -> list[dict[str, Any]]:
 
 
 def _cells(row: Row) -> dict[str, Any]:
-    """Return the cells of a row by the names of its columns."""
     status = row.run.status
     return {
         "trial": row.trial,
@@ -123,9 +119,8 @@ def _lines(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> list[st
 
 
 def _bits(row: Row) -> float:
-    """Return the bits per byte of a complete run as a sort key. Other runs come last.
-
-    If runs have the same tokens, their bits per byte are proportional to their losses.
+    """Return the bits per byte of a complete run as a sort key, because they allow different tokens. Other runs come
+    last.
     """
     bits = row.run.bits_per_byte
     return inf if row.exit_code != 0 or bits is None else bits

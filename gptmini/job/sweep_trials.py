@@ -40,13 +40,7 @@ class Row(NamedTuple):
 
 
 class Trials:
-    """The trials of a sweep.
-
-    Args:
-        folder: the sweep's folder. It is created if it does not exist.
-        space: the varied keys and their values.
-        settings: how values are chosen.
-    """
+    """The trials of a sweep, in a folder that is created if it does not exist."""
 
     def __init__(self, folder: Path, space: Space, settings: SweepSettings) -> None:
         self.folder = folder
@@ -58,9 +52,8 @@ class Trials:
         (folder / ".locks").mkdir(parents=True, exist_ok=True)
 
     def describe(self, description: Mapping[str, object]) -> None:
-        """Write the values that all runs have in common to sweep.yaml, by key.
-
-        If an earlier start has written this file, compare the values instead. Raises UserError if a value is different.
+        """Write the values that all runs have in common to sweep.yaml. Raise UserError if an earlier start wrote
+        others.
         """
         path = self.folder / FILE
         if (self.folder / "journal.log").exists():
@@ -87,9 +80,8 @@ class Trials:
         return [n for n in range(self.n_trials) if n not in left_out and not self._has_ended(n)]
 
     def take(self, left_out: Collection[int]) -> tuple[int, FileLock] | None:
-        """Lock the first open trial that no process trains. Return its number and its lock.
-
-        Return None if no trial can be taken now.
+        """Lock the first open trial that no process trains. Return its number and its lock, or None if there is none
+        now.
         """
         for number in self.open_trials(left_out):
             lock = self._lock(number)
@@ -111,10 +103,9 @@ class Trials:
         return self.space.draw(self.seed, number, finished)
 
     def record(self, number: int, code: int, reason: str | None) -> None:
-        """Record the exit code of a run, and the reason of a failure.
+        """Record the exit code of a run, and the reason of a failure. A complete run stays complete.
 
-        A run records these facts itself, unless it was killed or ended before it had a folder. A complete run stays
-        complete.
+        A run does this itself, unless it was killed or ended before it had a folder.
         """
         run = self.folder / str(number)
         status = read_status(run) or RunStatus(state="failed", step=0)
@@ -155,7 +146,7 @@ class Trials:
         return row
 
     def _stored_values(self, number: int) -> dict[str, str]:
-        """Return the values that the run of a trial has stored. Return an empty dict if it has not begun."""
+        """Return the values that the run of a trial has stored, or an empty dict."""
         run = self.folder / str(number)
         if not is_run(run):
             return {}

@@ -32,8 +32,7 @@ OF_LAUNCHER = re.compile(
 def detach_from_launcher() -> tuple[int, int]:
     """Return the number of this process among the tasks of srun, in total and on this machine.
 
-    Remove the variables of the launcher from the environment. If a run inherited them, it would act as one rank of a
-    run that all tasks train together.
+    Remove the launcher's variables: a run with them would act as one rank of a run that all tasks train together.
     """
     task = int(os.environ.get("SLURM_PROCID", "0"))
     task_here = int(os.environ.get("SLURM_LOCALID", "0"))
@@ -53,9 +52,7 @@ def train_all(
 ) -> int:
     """Train the open trials of a sweep, n_runs at a time. Return the exit code of the command.
 
-    The argument tasks is the result of detach_from_launcher.
-    Raises UserError if a key or a value is wrong, if the text cannot be read, or if the folder belongs to a sweep that
-    tries something else.
+    Raises UserError if a key or a value is wrong, the text cannot be read, or the folder belongs to another sweep.
     """
     task, task_here = tasks
     checked, text = check_and_prepare(space, config_dir)
@@ -113,10 +110,8 @@ def train_all(
 def check_and_prepare(space: Space, config_dir: str | None) -> tuple[Settings, str]:
     """Check every value of a sweep, and prepare the text of its first run.
 
-    With budget=, each run chooses its own vocabulary, so no text is prepared, and the digest is empty.
-
-    Return the settings of the first run, and the digest of its tokens.
-    Raises UserError if a key or a value is wrong, or if the text cannot be read.
+    Return the settings of the first run, and the digest of its tokens. With budget=, each run chooses its own
+    vocabulary, so no text is prepared, and the digest is empty.
     """
     from gptmini.data import Watcher
     from gptmini.training import Scalars
@@ -143,10 +138,7 @@ def check_and_prepare(space: Space, config_dir: str | None) -> tuple[Settings, s
 
 
 def gpus_of(place: int, settings: Settings) -> dict[str, str]:
-    """Return the environment variable that gives GPUs to the run at a place among the runs of this machine.
-
-    If there are too few GPUs, several runs share a GPU.
-    """
+    """Return the environment variable that gives GPUs to a run of this machine. If there are too few, runs share a GPU."""
     import torch
 
     if settings.hardware.device != "cuda":

@@ -22,19 +22,11 @@ def open_tokens(
     watcher: "Watcher | None" = None,
     corpus: Any = None,
 ) -> "tuple[TokenStore, bool]":
-    """Open the tokens of a run, or prepare them from the text if they do not exist.
+    """Open the tokens of a run, or prepare them. Return the tokens, and whether this call prepared them.
 
-    Args:
-        settings: the settings that determine the tokens.
-        typed: the overrides of the run.
-        state: the state of a resumed run, or None for a new run. The tokens of a resumed run are opened if they still
-            exist and data_dir is not overridden.
-        watcher: receives the progress, and notes about the text for the user. None to report nothing.
-        corpus: the text, if it is open already. None to open the text that the configuration names.
-
-    Return the tokens, and whether this call prepared them.
-    Raises UserError if the text cannot be read. The text of a resumed run is not downloaded if only the run's folder
-    names the source of the text. If the tokens of such a run are missing, this function raises UserError.
+    The tokens of a resumed run (`state`) are opened if they still exist and data_dir is not overridden. If they are
+    missing, no text is downloaded that only the run's folder names. The argument corpus is the text, if it is open
+    already. The watcher receives the progress and notes. Raises UserError if the text cannot be read.
     """
     from gptmini.data import TokenStore, Watcher, find_prepared, prepare
 
@@ -67,8 +59,8 @@ def open_tokens(
 def _builder(settings: TextSettings, state: "TrainingState | None") -> Any:
     """Return the builder of a run's tokenizer.
 
-    If a resumed run uses the tokenizer of another model, read the tokenizer from the state of the run, because the
-    other model may have been deleted.
+    A resumed run that uses the tokenizer of another model has it in its state, because that model may have been
+    deleted.
     """
     from gptmini.loading import builder_of, of_model
     from gptmini.tokenizer import from_dict

@@ -38,16 +38,13 @@ if TYPE_CHECKING:
 
 @advising_on_memory("lower trainer.batch_size or the model's sizes")
 def train(composed: Composed) -> TrainingResult | None:
-    """Train a new run, or resume a run, as the configuration says.
+    """Train a new run, or resume a run, as the configuration says. The first rank calls this function.
 
-    Check the configuration and prepare the tokens before the run starts. The first rank calls this function; the other
-    ranks call train_as_follower. If several devices are requested and no launcher has started their ranks, launch the
-    ranks here.
+    If several devices are requested and no launcher has started their ranks, launch the ranks here and return None.
+    Otherwise return the result.
 
-    Return the result, or None if this process only launched the ranks.
     Raises UserError if the text cannot be read or the run cannot be resumed. A wrong value raises an error of pydantic
-    or Hydra. configuration.messages formats such an error as one line. Raises RanksFailed if a launched rank exits with
-    a code other than 0.
+    or Hydra, which configuration.messages formats as one line. Raises RanksFailed if a launched rank fails.
     """
     from gptmini.training.devices.ranks import Ranks
 
@@ -80,10 +77,7 @@ def train(composed: Composed) -> TrainingResult | None:
 def _train(
     ranks: "Ranks", run: "Run", settings: Settings, typed: Typed, *, began: float
 ) -> TrainingResult:
-    """Train a run whose folder is locked.
-
-    The argument began is the start of the command, in seconds of time.monotonic.
-    """
+    """Train a run whose folder is locked."""
     from gptmini.training.assembling import assemble
     from gptmini.training.loggers.logger import RunLogger
 
@@ -126,9 +120,7 @@ def open_run_tokens(
     *,
     began: float,
 ) -> "tuple[Settings, TokenStore, bool, Sequence[str]]":
-    """Open or prepare the tokens of a run as open_tokens does.
-
-    For a new run, apply budget= and epochs=, and fit the context of init_from= to the text.
+    """Open or prepare the tokens of a run. For a new run, apply budget= and epochs=, and fit the context of init_from=.
 
     Return the settings of the run, its tokens, whether this call prepared them, and lines about the choice of budget=.
     """
@@ -155,10 +147,9 @@ def plan_of(run: "Run", settings: Settings, store: "TokenStore") -> dict[str, An
 
 @advising_on_memory("lower trainer.batch_size or the model's sizes")
 def train_as_follower() -> TrainingResult | None:
-    """Train as any rank except the first. The first rank broadcasts the plan and prints all messages.
+    """Train as any rank except the first, which broadcasts the plan and prints all messages.
 
-    Return the result of the run, or None if nothing was left to train.
-    Raises UserError if a file that the plan names is missing on this machine.
+    Return None if nothing was left to train. Raises UserError if a file that the plan names is missing on this machine.
     """
     began = time.monotonic()
     from gptmini.checkpoint.file import read_checkpoint

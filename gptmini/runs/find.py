@@ -22,15 +22,11 @@ NAME_WITH_TIME = re.compile(r"(\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d)(?:_(\d+))?")
 def named_run(path: str | Path, *, saved: bool = False) -> Path:
     """Return the run folder or file that a path stands for.
 
-    A folder of runs, such as runs/NAME, stands for its latest run. root/latest stands for the run that it points to.
+    A folder of runs, such as runs/NAME, stands for its latest run, with `saved` for the latest that has a checkpoint.
     Every other path stands for itself.
 
-    Args:
-        path: the path from the command line.
-        saved: True to take the latest run with a checkpoint, if any run in the folder has a checkpoint.
-
-    Raises UserError if the path is empty (such as an unset shell variable) or does not exist. Also raises UserError if
-    the path is the folder of all runs, because this folder does not say which run is meant.
+    Raises UserError if the path is empty (such as an unset shell variable), does not exist, or is the folder of all
+    runs.
     """
     if not str(path):
         raise UserError("the name of a run must not be empty; use runs/latest for the latest run")
@@ -71,10 +67,8 @@ def similar_run(path: str | Path) -> Path | None:
 def find_run(path: str | Path) -> Path:
     """Return the folder of the run that a path belongs to, as relative_to_cwd returns it.
 
-    Args:
-        path: a run folder, a folder of runs, root/latest, or a .ckpt file of a run.
-
-    Raises UserError if the path does not belong to a run.
+    The path is a run folder, a folder of runs, root/latest, or a .ckpt file of a run. Raises UserError for another
+    path.
     """
     path = named_run(path)
 
@@ -88,12 +82,7 @@ def find_run(path: str | Path) -> Path:
 
 
 def find_runs(path: str | Path) -> list[Path]:
-    """Return the folders of all runs in a folder of runs, oldest first.
-
-    For any other path, return a list that contains only the result of find_run.
-
-    Raises UserError if the path does not belong to a run.
-    """
+    """Return the folders of all runs in a folder of runs, oldest first. For another path, return only find_run(path)."""
     path = Path(path).expanduser()
     if named_run(path) == path:
         return [find_run(path)]
@@ -101,26 +90,19 @@ def find_runs(path: str | Path) -> list[Path]:
 
 
 def every_run(folder: str | Path) -> list[Path]:
-    """Return every run in a folder of all runs, or in the folder of the runs with the same name, oldest first.
-
-    The list is empty if the folder contains no run. For the folder of a run, the list contains only this run.
+    """Return every run in the folder of all runs or of runs with one name, oldest first. A run's folder is its own
+    list.
     """
     folder = Path(folder)
     return _runs(folder, "config.yaml") or _runs(folder, "*/config.yaml", "*/*/config.yaml")
 
 
 def find_checkpoint(path: str | Path) -> Path:
-    """Return the checkpoint file that a path stands for.
+    """Return the checkpoint file that a path stands for: a .ckpt file itself, a run's best.ckpt, or else its latest
+    checkpoint.
 
-    A .ckpt file stands for itself. A run stands for its best.ckpt. If best.ckpt is missing, the run stands for its
-    latest checkpoint.
-
-    Args:
-        path: a .ckpt file, a run folder, root/latest, or a folder of runs, which stands for its latest run with a
-            checkpoint.
-
-    Raises UserError if the path does not belong to a run, or if the run has no checkpoint. For a run that is training,
-    the message says when the first checkpoint will be saved.
+    A folder of runs stands for its latest run with a checkpoint. Raises UserError if the path does not belong to a run,
+    or if the run has no checkpoint.
     """
     path = named_run(path, saved=True)
     if path.is_file():
@@ -153,9 +135,8 @@ def has_checkpoint(folder: Path) -> bool:
 
 
 def _runs(folder: Path, *patterns: str) -> list[Path]:
-    """Return the folders of the runs with a config.yaml that matches a pattern, oldest first.
-
-    Skip the folder root/latest, because it contains only links to files of a run. Skip temporary folders.
+    """Return the folders of the runs whose config.yaml matches a pattern, oldest first, without the links in
+    root/latest.
     """
     configs = [path for pattern in patterns for path in folder.glob(pattern)]
     own = [path for path in configs if path.is_file() and not path.is_symlink()]
@@ -164,10 +145,9 @@ def _runs(folder: Path, *patterns: str) -> list[Path]:
 
 
 def _start_of(run: Path) -> tuple[str, int, str]:
-    """Return the start time of a run as a sort key.
+    """Return the start time of a run as a sort key, from its folder's name or its config.yaml.
 
-    The name of the run's folder usually contains the start time. Otherwise, read the start time from config.yaml.
-    Modification times of files cannot replace the start time, because they change when a run is resumed or copied.
+    Modification times change when a run is resumed or copied.
     """
     named = NAME_WITH_TIME.fullmatch(run.name)
     if named is not None:

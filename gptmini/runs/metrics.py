@@ -40,17 +40,11 @@ Curves = dict[str, list[tuple[int, float]]]  # (step, value) points, by tag
 
 
 def read_lines(folder: Path, *, having: str = "") -> list[Line]:
-    """Return the parsed lines of a run's metrics.jsonl in order.
+    """Return the parsed lines of a run's metrics.jsonl in order, or only the lines that have a tag.
 
-    Return an empty list if the file does not exist. Skip the last line if it does not end with a line break, because a
-    killed process may leave an incomplete line. Read line by line, because a sparse file can be larger than the memory.
-
-    Args:
-        folder: the run's folder.
-        having: a tag. Lines without this tag are skipped before they are parsed. If the tag is empty, every line
-            is read.
-
-    Raises UserError if a line is not a JSON object with the entry "step", or is too long.
+    Skip the last line if it does not end with a line break, because a killed process may leave an incomplete line. Read
+    line by line, because a sparse file can be larger than the memory. Raises UserError if a line is not a JSON object
+    with the entry "step", or is too long.
     """
     path = folder / FILE
     if not path.is_file():
@@ -70,10 +64,6 @@ def read_lines(folder: Path, *, having: str = "") -> list[Line]:
 
 
 def _parsed(text: bytes, folder: Path, number: int) -> Line:
-    """Return the entries of a line. The first line of the file has the number 1.
-
-    Raises UserError if the line is not a JSON object with the entry "step".
-    """
     try:
         line = json.loads(text)
     except (ValueError, RecursionError):
@@ -107,10 +97,7 @@ def curves_of(lines: Sequence[Line]) -> Curves:
 
 
 def picture_path(folder: Path, value: object) -> Path | None:
-    """Return the path of the picture file that the value of a tag names, or None if the value is not a picture.
-
-    The file is in the folder pictures/ of the run.
-    """
+    """Return the path in the folder pictures/ that the value of a tag names, or None if the value is not a picture."""
     if not isinstance(value, dict) or not isinstance(value.get("picture"), str):
         return None
     # Use only the name of the file, because a line in another user's run must not point to a file outside the run.
@@ -121,11 +108,8 @@ def picture_path(folder: Path, value: object) -> Path | None:
 def dropping_later_lines(folder: Path, step: int, *, validated: bool) -> Iterator[list[Line]]:
     """Remove the entries and pictures that a run will log again after it resumes at a step.
 
-    Remove all entries after the step from metrics.jsonl, and the validation at the step itself unless `validated` is
-    True. Remove the pictures that no remaining line names.
-
-    Yields the remaining lines. The new file is written before the block runs. It replaces the old file after the block,
-    so that an error in the block changes nothing.
+    The validation at the step itself is logged again unless `validated` is True. Yields the remaining lines. The new
+    file replaces the old file after the block, so that an error in the block changes nothing.
     """
     remaining = []
     for line in read_lines(folder):

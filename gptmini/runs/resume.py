@@ -13,14 +13,10 @@ if TYPE_CHECKING:  # importing torch takes seconds, and finding a run needs no t
 
 
 def find_training_state(path: Path) -> "tuple[TrainingState | None, list[str]]":
-    """Read the training state that a run resumes from.
+    """Read the training state of a .ckpt file, or of the readable checkpoint with the highest step in a run folder.
 
-    Args:
-        path: a .ckpt file or a run folder. In a run folder, the readable checkpoint with the highest step is read.
-
-    Returns the training state, or None if the run has no checkpoint. Also returns one line for each damaged checkpoint
-    that was skipped.
-    Raises UserError if the file, or every checkpoint in the folder, is damaged or has no training state.
+    Return None if the run has no checkpoint, and one line for each damaged checkpoint that was skipped. Raises
+    UserError if every file is damaged or has no training state.
     """
     from gptmini.checkpoint.file import read_checkpoint, step_of
     from gptmini.checkpoint.training_state import TrainingState
@@ -44,19 +40,11 @@ def find_training_state(path: Path) -> "tuple[TrainingState | None, list[str]]":
 
 
 def make_latest(path: Path, step: int, folder: Path) -> list[Path]:
-    """Make a checkpoint the latest checkpoint of its run. Rename the later and the damaged checkpoints of the run.
+    """Make a checkpoint the latest checkpoint of its run, so that a run killed before its next save resumes from it
+    again.
 
-    If the run is killed before its next save, the run resumes from the same checkpoint again. If checkpoints_in() does
-    not return the given file, copy the file to previous.ckpt and leave the original file unchanged.
-
-    Args:
-        path: the checkpoint that the run resumes from.
-        step: the optimizer step of this checkpoint.
-        folder: the run's folder.
-
-    Returns the new names of the renamed files. A new name has the form set-aside-<name>-<step>.ckpt. For a damaged
-    file, <step> is inf.
-    Raises OSError if a file cannot be copied or renamed.
+    Rename later and damaged checkpoints to set-aside-<name>-<step>.ckpt, where the step of a damaged file is inf. Copy
+    a file that checkpoints_in() does not return to previous.ckpt. Return the new names.
     """
     aside = []
     if not any(file.samefile(path) for file in checkpoints_in(folder)):
@@ -73,10 +61,7 @@ def make_latest(path: Path, step: int, folder: Path) -> list[Path]:
 
 
 def _set_aside_if_later(file: Path, step: int) -> list[Path]:
-    """Rename a checkpoint file if the file is damaged or later than `step`.
-
-    Return a list with the new name, or an empty list if the file was not renamed.
-    """
+    """Rename a checkpoint that is damaged or later than `step`. Return its new name in a list."""
     from gptmini.checkpoint.file import step_of
 
     if not file.is_file():

@@ -63,12 +63,11 @@ class Run:
         return 0 if self.state is None else self.state.step
 
     def is_complete(self, max_steps: int, *, resume_given: bool) -> bool:
-        """Whether a run of `max_steps` steps has nothing left to train.
+        """Whether a run of max_steps steps has nothing left to train: its last step is validated, or a callback ended
+        it.
 
-        A run is complete if its last step is done and validated. A run is also complete if a callback ended it, such as
-        EarlyStopping. However, a run that a callback ended continues if max_steps has changed, or if the user gave
-        resume= (`resume_given`). If the user gave folder=, such a run does not continue, because a script may repeat
-        the command any number of times.
+        A run that a callback ended continues if max_steps has changed or the user gave resume=. With folder=, it does
+        not continue, because a script may repeat the command any number of times.
         """
         state = self.state
         if state is None:
@@ -82,11 +81,7 @@ class Run:
         """Prepare the folder for training, and open the log. Call this after every check.
 
         Files and log lines that were written after the checkpoint are removed or renamed. Afterwards, runs/latest
-        points to this run.
-
-        Args:
-            config: the configuration in YAML.
-            overrides: the overrides of all starts of the run, each as KEY=VALUE.
+        points to this run. The argument config is YAML, and overrides are those of all starts of the run.
         """
         if self.resumed:
             remove_leftovers(self.folder)
@@ -102,10 +97,7 @@ class Run:
         self.log = (self.folder / "train.log").open("a", encoding="utf-8")
 
     def _take_back(self) -> None:
-        """Remove the log lines that are later than the state, and rename the checkpoints that are later than the state.
-
-        The new metrics.jsonl has a temporary name until the file is complete, so that a full disk changes nothing.
-        """
+        """Remove log lines and rename checkpoints that are later than the state. A full disk changes nothing."""
         newest = -1
         validated = False
         if self.state is not None:
@@ -121,7 +113,7 @@ class Run:
             self.notes.append(f"renamed a later or damaged checkpoint to {file}")
 
     def close(self) -> None:
-        """Close the log. Ignore an error of the last write, because the run has reported the first failed write."""
+        """Close the log. The run has reported the first failed write."""
         if self.log is not None:
             with suppress(OSError):
                 self.log.close()
@@ -131,20 +123,13 @@ class Run:
 def open_run(
     resume: str | None, folder: str | None, *, runs_dir: str, name: str | None
 ) -> Iterator[Run]:
-    """Lock the folder of a new run or the folder of the run to resume.
+    """Lock the folder of a new run, or of the run to resume, until the end of the block.
 
-    The folder is locked until the end of the block. If a new folder is still empty at the end of the block, it is
-    removed.
+    A folder that holds a run resumes this run. None for both means a new folder runs_dir/name/<time>. A new folder that
+    is still empty at the end of the block is removed.
 
-    Args:
-        resume: a run folder, or a .ckpt file in a run folder. None for a new run.
-        folder: the folder of a new run. The folder may be absent or empty. If the folder holds a run, this run resumes.
-            If this run has no checkpoint, it starts again. None for runs_dir/name/<time>.
-        runs_dir: the folder of all runs.
-        name: the run's name.
-
-    Raises UserError if the folder of a new run holds other files, or if another process trains in the folder. Also
-    raises UserError if the run to resume contains links, or if all its checkpoints are damaged.
+    Raises UserError if the folder of a new run holds other files, if another process trains in the folder, if the run
+    to resume contains links, or if all its checkpoints are damaged.
     """
     old = resume
     if old is None and folder is not None and is_run(Path(folder).expanduser()):
@@ -169,12 +154,7 @@ def open_run(
 
 @contextmanager
 def _open_existing(path: Path, runs_dir: str) -> Iterator[Run]:
-    """Lock the folder of a run to resume, so that no other process writes a later checkpoint.
-
-    Args:
-        path: the folder of the run, or a .ckpt file in this folder.
-        runs_dir: the folder of all runs.
-    """
+    """Lock the folder of a run to resume, so that no other process writes a later checkpoint."""
     named = named_run(path)
     folder = find_run(named)
     check_plain_folder(folder)

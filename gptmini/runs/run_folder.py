@@ -44,16 +44,10 @@ def is_run(folder: Path) -> bool:
 
 
 def make_run_folder(runs_dir: str, name: str | None, folder: str | None) -> tuple[Path, list[Path]]:
-    """Make the folder of a new run.
+    """Make the folder of a new run. Return it, and the folders that did not exist before, innermost first.
 
-    Args:
-        runs_dir: folder of all runs.
-        name: the run's name. It is not used if `folder` is given.
-        folder: the folder of the new run. This folder may be absent or empty. None stands for runs_dir/name/<time>. If
-            this folder exists, the new folder is called <time>_2, <time>_3 and so on.
-
-    Returns the folder of the new run, and a list of the folders that did not exist before, innermost first.
-    Raises UserError if the given folder is not empty, or if it is inside the folder of a run.
+    Without `folder`, it is runs_dir/name/<time>, or <time>_2 and so on if this folder exists. Raises UserError if
+    `folder` is not empty, or is inside a run.
     """
     if folder is not None:
         place = Path(folder).expanduser()
@@ -78,15 +72,11 @@ def make_run_folder(runs_dir: str, name: str | None, folder: str | None) -> tupl
 
 
 def _missing(folder: Path) -> list[Path]:
-    """Return those folders that do not exist yet, among a folder and its parents, innermost first."""
     return [path for path in (folder, *folder.parents) if not path.exists()]
 
 
 def _check_free(folder: Path) -> None:
-    """Raise UserError unless a new run can use a folder.
-
-    The folder must be empty or absent, and must not be inside the folder of a run.
-    """
+    """Raise UserError unless a folder is empty or absent, and not inside a run."""
     for around in folder.absolute().parents:
         if is_run(around):
             raise UserError(
@@ -125,15 +115,11 @@ def identity_of(folder: Path) -> Identity:
 
 
 def _plain(folder: Path) -> str:
-    """Return an id that contains the names of a folder and of its parent folder.
-
-    Replace each character that must not be in an id by a hyphen.
-    """
+    """Return an id with the names of a folder and of its parent folder."""
     return re.sub(r"[^\w.-]", "-", f"{folder.parent.name}-{folder.name}")
 
 
 def _kept_identity(folder: Path) -> dict[str, str]:
-    """Return the identity that the first lines of a run's config.yaml contain, by field."""
     with (folder / "config.yaml").open("rb") as file:
         head = file.read(HEAD).decode("utf-8", errors="replace")
     return dict(IDENTITY.findall(head))
@@ -142,13 +128,9 @@ def _kept_identity(folder: Path) -> dict[str, str]:
 def write_config(
     config: str, folder: Path, overrides: Sequence[str], identity: Identity | None = None
 ) -> None:
-    """Write config.yaml into a run folder.
+    """Write config.yaml into a run folder: the configuration in YAML below the overrides of all starts of the run.
 
-    Args:
-        config: the configuration in YAML, without interpolations.
-        folder: the run's folder.
-        overrides: the overrides of all starts of the run, each as KEY=VALUE.
-        identity: the run's identity. None for an imported model, because an imported model is not trained.
+    An imported model has no identity, because it is not trained.
     """
     import yaml
 
@@ -163,8 +145,7 @@ def write_config(
 def read_config(folder: Path, *, to_go_on: bool = False) -> tuple[dict, list[str]]:
     """Return the configuration and the overrides that a run's config.yaml contains.
 
-    Raises UserError if the file is damaged. If to_go_on is True, also raises UserError if this version of gptmini
-    cannot resume the run.
+    Raises UserError if the file is damaged or, with to_go_on, if this version of gptmini cannot resume the run.
     """
     tree = read_yaml(folder / "config.yaml")
     version = tree.pop("version", None)
@@ -179,12 +160,7 @@ def read_config(folder: Path, *, to_go_on: bool = False) -> tuple[dict, list[str
 
 
 def check_version(version: object, folder: Path) -> None:
-    """Raise UserError unless this version of gptmini can resume a run that another version wrote.
-
-    Args:
-        version: the version in the run's config.yaml, or None if config.yaml does not contain a version.
-        folder: the run's folder, for the error message.
-    """
+    """Raise UserError unless this version of gptmini can resume a run that another version wrote."""
     # Only version 0.1.0 did not write its version into a run.
     written_by = "0.1.0" if version is None else str(version)
     if not OLDEST_RESUMABLE <= _major_and_minor(written_by) <= _major_and_minor(__version__):
@@ -195,10 +171,7 @@ def check_version(version: object, folder: Path) -> None:
 
 
 def _major_and_minor(version: str) -> tuple[int, ...]:
-    """Return the first two numbers of a version. They decide whether this version can resume a run.
-
-    If the version contains fewer numbers, return fewer numbers.
-    """
+    """Return the first two numbers of a version, which decide whether this version can resume a run."""
     return tuple(map(int, re.findall(r"\d+", version)[:2]))
 
 
@@ -222,9 +195,8 @@ def is_training(folder: Path) -> bool:
 def locked(folder: Path) -> Iterator[None]:
     """Lock a run folder during the block, so that only one process at a time writes to it.
 
-    The system releases the lock of a killed process.
-
-    Raises TryLater if another process has locked the folder. The message contains the id of this process.
+    The system releases the lock of a killed process. Raises TryLater with the process id if another process has locked
+    it.
     """
     from filelock import FileLock, Timeout
 
@@ -254,13 +226,8 @@ def locked(folder: Path) -> Iterator[None]:
 def link_latest(root: Path, folder: Path) -> None:
     """Make root/latest a folder of links to the files of a run.
 
-    Do not link the event files, because TensorBoard follows links and would list the run twice.
-
-    Args:
-        root: the folder of all runs.
-        folder: the run's folder.
-
-    Raises UserError, and changes nothing, if root/latest exists but an earlier run did not make it.
+    Event files are not linked, because TensorBoard follows links and would list the run twice. Raises UserError if
+    root/latest exists but an earlier run did not make it.
     """
     latest = root / "latest"
     check_latest(latest)
@@ -271,10 +238,7 @@ def link_latest(root: Path, folder: Path) -> None:
 
 
 def check_latest(latest: Path) -> None:
-    """Raise UserError unless `latest` is absent or is a folder of links.
-
-    Only the items that LINKED names must be links. The folder may contain other files.
-    """
+    """Raise UserError unless `latest` is absent or a folder of links. It may contain other files."""
     is_link_or_file = latest.is_symlink() or (latest.exists() and not latest.is_dir())
     items = [latest / item for item in LINKED]
     if is_link_or_file or any(item.exists() and not item.is_symlink() for item in items):
@@ -284,10 +248,8 @@ def check_latest(latest: Path) -> None:
 
 
 def root_of(folder: Path, runs_dir: str) -> Path | None:
-    """Return the folder of all runs that a run belongs to, or None if the run does not belong to such a folder.
-
-    The link folder `latest` is in the folder of all runs. If runs_dir contains the run, return runs_dir. Otherwise,
-    return the parent folder, or the parent of the parent folder, that contains `latest`.
+    """Return the folder of all runs that a run belongs to, or None: runs_dir, or a parent folder that contains
+    `latest`.
     """
     root = Path(runs_dir).expanduser()
     folder = folder.absolute()
@@ -300,7 +262,7 @@ def root_of(folder: Path, runs_dir: str) -> Path | None:
 
 
 def relative_to_cwd(path: Path) -> Path:
-    """Return a path relative to the working directory if the path is inside it. Otherwise return the absolute path."""
+    """Return a path relative to the working directory if it is inside. Otherwise return the absolute path."""
     here = Path.cwd()
     path = path.absolute()
     return path.relative_to(here) if path.is_relative_to(here) else path

@@ -41,15 +41,10 @@ class Space:
     def draw(
         self, seed: int, number: int, finished: Sequence[tuple[Mapping[str, str], float]]
     ) -> dict[str, str]:
-        """Draw the values of a trial. Return them by key, as on the command line.
+        """Draw the values of a trial, as on the command line.
 
-        Without finished trials, the values depend only on the seed and the number. Otherwise, Optuna's Tree-structured
-        Parzen Estimator prefers values near good trials.
-
-        Args:
-            seed: seed of the sweep.
-            number: number of the trial.
-            finished: the values and the loss of each finished trial.
+        Without finished trials (values and loss), the values depend only on the seed and the number. Otherwise,
+        Optuna's Tree-structured Parzen Estimator prefers values near good trials.
         """
         import optuna
 
@@ -74,8 +69,8 @@ class Space:
     def examples(self) -> list[list[str]]:
         """Return the overrides of a few runs that cover every value of every list, and both ends of every interval.
 
-        The first run has the first value of each key. Each other run changes the value of one key. Checking all
-        combinations could take too long.
+        The first run has the first value of each key. Each other run changes one key, as all combinations would take
+        too long.
         """
         values = {
             key: self.lists.get(key)
@@ -106,10 +101,9 @@ class SweepSettings:
     params: dict[str, Any]  # values by key, from a configuration file
 
     def sampler_of(self, space: Space) -> str:
-        """Return the name of the sampler. 'auto' means 'grid' if every value is listed, and 'tpe' otherwise.
+        """Return the sampler. 'auto' means 'grid' if every value is listed, and 'tpe' otherwise.
 
-        Raises UserError if the sampler is 'grid' but a key has an interval. Also raises UserError if a different
-        sampler has no number of trials.
+        Raises UserError if a grid has an interval, or if another sampler has no number of trials.
         """
         intervals = [key for key in space.dimensions if key not in space.lists]
         sampler = self.sampler
