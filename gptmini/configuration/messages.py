@@ -104,9 +104,6 @@ def _sentence(error: BaseException, key: str = "") -> str | None:
     is_clear = name in ("MisconfigurationException", "UsageError")
     is_clear |= text.startswith(("Early stopping conditioned on metric", "You set `--ntasks="))
     is_clear |= isinstance(error, ModuleNotFoundError) and "pip install" in text
-    # Python's error for an integer of thousands of digits.
-    is_clear |= isinstance(error, ValueError) and text.startswith("Exceeds the limit")
-    is_clear |= isinstance(error, RecursionError)
     # Python's error for a path that starts with ~ and an unknown user name.
     is_clear |= text == "Could not determine home directory."
     return text if is_clear else None

@@ -1,6 +1,5 @@
 """Turn command-line overrides into Hydra's override grammar. Users write the overrides in a shell."""
 
-import math
 import re
 import shlex
 from collections.abc import Mapping, Sequence
@@ -60,11 +59,6 @@ def quote_for_hydra(typed: Sequence[str], *, multirun: bool = False) -> list[str
             is_text = override.is_delete() or isinstance(override.value(), str | None)
             is_scalar = isinstance(override.value(), int | float | None)
             is_no_option = equals and is_scalar and (CONFIGS / key.lstrip("+")).is_dir()
-            is_number = not is_text_key and "inf" not in value.lower()
-            if is_number and _overflows(override.value()):
-                raise UserError(
-                    f"{line} must be at most 1.8e308; if the value is text, quote it: '{key}=\"{value}\"'"
-                )
 
         if not is_read and not is_text_key and value.startswith(("[", "{")):
             raise UserError(
@@ -89,15 +83,6 @@ def quote_for_hydra(typed: Sequence[str], *, multirun: bool = False) -> list[str
             is_meant = is_read
         readable.append(line if is_meant else f"{key}={quoted(value)}")
     return readable
-
-
-def _overflows(value: object) -> bool:
-    """Whether a value contains a number that Python reads as infinity, such as 1e400."""
-    if isinstance(value, dict):
-        return any(map(_overflows, value.values()))
-    if isinstance(value, list):
-        return any(map(_overflows, value))
-    return isinstance(value, float) and math.isinf(value)
 
 
 def key_of(line: str) -> str:

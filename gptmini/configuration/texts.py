@@ -31,20 +31,19 @@ def texts_as_overrides(words: Sequence[str]) -> list[str]:
         if is_other_data or key_of(line) == "data.path":
             raise UserError(f"give either {line} or {texts[0]}, not both")
 
-    paths = [_as_path(text) for text in texts]
-    one = as_override("data.path", paths[0])
-    path = one if len(paths) == 1 else list_override("data.path", paths)
+    one = as_override("data.path", texts[0])
+    path = one if len(texts) == 1 else list_override("data.path", texts)
     return ["data=text", path, *(line for line in others if line != "data=text")]
 
 
 def without_keys(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return the words of --help that name a key or a group, and the other words. A key wins over a file of its name."""
+    """Return the words of --help that name a key or a group, and the other words. Keys precede files."""
     keys = [word for word in words if "=" not in word and (_is_key(word) or not _exists(word))]
     return keys, [word for word in words if word not in keys]
 
 
 def is_override(word: str) -> bool:
-    """Whether a word has an equals sign, or removes a key as ~KEY. Every other word, or the name of a file, is a text."""
+    """Whether a word has an equals sign, or is ~KEY. Every other word, and the exact name of a file, is a text."""
     is_file = exists(word) and Path(word).is_file()
     removes_key = word.startswith("~") and not word.startswith("~/")
     return not is_file and ("=" in word or removes_key)
@@ -70,18 +69,6 @@ def _exists(word: str) -> bool:
 
 def _is_key(word: str) -> bool:
     return word in known_keys() or word in groups()
-
-
-def _as_path(text: str) -> str:
-    """Return the value of data.path. In an existing name, ~ is not the home folder, and ${ starts no interpolation."""
-    if not exists(text):
-        return text
-    if text.startswith("~"):
-        text = str(Path(text).absolute())  # Path("./~x").expanduser() would look for a user x
-    if "${" in text and Path(text).is_file():
-        # The configuration is resolved more than once, so OmegaConf's own escape would not last.
-        text = glob.escape(text).replace("${", "[$]{")
-    return text
 
 
 def _check_spaces(words: Sequence[str]) -> None:

@@ -1,6 +1,7 @@
 """Console lines of a training run: start, resume, stop and results."""
 
 import math
+import re
 import shlex
 import sys
 from collections.abc import Sequence
@@ -40,6 +41,8 @@ MANY_PASSES = 4
 # The suggested prompt: the number of held-out tokens to read it from, and its maximum number of characters.
 PROMPT_TOKENS = 64
 PROMPT_LENGTH = 40
+# A prompt is a part of the text, so a tokenizer of characters can encode it. Without punctuation, it needs no escapes.
+WORDS = re.compile(r"\w+( \w+){1,4}")
 # The page with all charts. TensorBoard uses port 6006 unless another program uses this port.
 TENSORBOARD_PAGE = "http://localhost:6006/#custom_scalars"
 
@@ -71,15 +74,10 @@ class Announcer:
         *,
         prepared_now: bool,
     ) -> None:
-        """Print the data, the model, the machine and the folder of a run.
+        """Print the data, the model, the machine and the folder of a run, and the step that it resumes from.
 
-        If the run resumes, also print the step that it resumes from.
-
-        Args:
-            run: the run. The folder of the run exists.
-            module: the model with its tokens and settings.
-            settings: the parts of the configuration.
-            prepared_now: True if this command prepared the tokens, False if an earlier command prepared them.
+        The folder of the run exists. With prepared_now, this command prepared the tokens, otherwise an earlier command
+        did.
         """
         for note in (*settings.notes, *run.notes):
             self.print_topic("warning", note)
@@ -106,11 +104,7 @@ class Announcer:
         self._print_if_not_exportable(model.config)
 
     def print_setup(self, module: "GPTModule", settings: Settings, *, is_new: bool) -> None:
-        """Print the origin of the weights, the machine and the batch of a run.
-
-        The argument is_new is True if the run starts at its first step. The other arguments are the same as for
-        print_start.
-        """
+        """Print the origin of the weights, the machine and the batch of a run. `is_new` means before its first step."""
         if module.origin is not None and is_new:
             step = module.origin["step"]
             at_step = "" if step is None else f", step {step}"
@@ -126,7 +120,6 @@ class Announcer:
         self._print_batch(module.settings)
 
     def _print_if_not_exportable(self, config: "GPTConfig") -> None:
-        """Print which setting prevents the export of the model, if any."""
         from gptmini.interop.architectures import choose_architecture
 
         try:
@@ -135,7 +128,6 @@ class Announcer:
             self.print_topic("", f"the model cannot be exported to other programs: {error}")
 
     def _print_frozen(self, model: "GPT") -> None:
-        """Print how many parameters are frozen, if any."""
         frozen = [name for name, weight in model.named_parameters() if not weight.requires_grad]
         if not frozen:
             return
@@ -148,7 +140,6 @@ class Announcer:
             )
 
     def _print_data(self, store: "TokenStore", *, prepared_now: bool) -> None:
-        """Print the folder and the number of the tokens."""
         origin = "prepared now" if prepared_now else "prepared before"
         n_train = store.n_tokens("train")
         n_val = store.n_tokens("val")
@@ -212,10 +203,7 @@ class Announcer:
             self.print_topic("warning", warning)
 
     def _print_batch(self, settings: "TrainerSettings") -> None:
-        """Print how the sequences of a step are split into micro-steps and over devices.
-
-        Print nothing if they are not split.
-        """
+        """Print how the sequences of a step are split into micro-steps and over devices, if they are."""
         n_micro_steps = settings.n_micro_steps
         if n_micro_steps == 1 and settings.n_ranks == 1:
             return
@@ -259,10 +247,7 @@ class Announcer:
         self.print_topic("next", resume_command(run, self.typed))
 
     def print_done(self, trainer: "Trainer", run: "Run", *, n_steps: int, seconds: float) -> None:
-        """Print how long the run took, and the reason if a callback ended it early.
-
-        The arguments n_steps and seconds count from the start of this command. This command may have resumed the run.
-        """
+        """Print how long this command trained, for how many steps, and the reason if a callback ended the run early."""
         noun = "step" if n_steps == 1 else "steps"
         self.print_topic("done", f"{n_steps} {noun} in {duration(seconds)}")
         if trainer.global_step < trainer.max_steps:
@@ -283,12 +268,7 @@ class Announcer:
     ) -> None:
         """Print the losses, the samples, and the commands to run next.
 
-        Args:
-            module: the trained model, with the result of its last evaluation.
-            best: the validation with the lowest loss, or None if no best checkpoint was saved.
-            keeps_best: whether callbacks.checkpoints is on.
-            samples: the last texts that the model generated.
-            folder: the run's folder.
+        `best` is None if no best checkpoint was saved. With keeps_best, callbacks.checkpoints is on.
         """
         self.print_topic("losses", *self.console.final_table())
 
@@ -336,38 +316,14 @@ def rounded(passes: float) -> str:
 
 
 def prompt_option(store: "TokenStore") -> list[str]:
-    """Return the option --prompt of gptmini sample with the first words of the held-out text.
-
-    The list is empty if the text has no words at its start.
-    """
-    from gptmini.data.escapes import escaped
+    """Return the option --prompt of gptmini sample with the first words of the held-out text, if it has any."""
     from gptmini.data.ids import without_marks
     from gptmini.tokenizer import END_OF_TEXT
 
     ids = without_marks(store.tokens("val")[:PROMPT_TOKENS])
     text = store.tokenizer.decode(ids.tolist()).replace(END_OF_TEXT, "\n")
-    words = first_words(text)
-    return ["--prompt", escaped(words)] if words else []
-
-
-def first_words(text: str) -> str:
-    """Return the first words of the first line with several words, at most PROMPT_LENGTH characters.
-
-    If no line has several words, return the first word. The result is a part of the text, so a tokenizer of characters
-    can encode it. It does not contain control characters or incomplete characters. It does not start with a hyphen,
-    because it would look like an option.
-    """
-    plain = "".join(
-        c if c.isprintable() and c != "\N{REPLACEMENT CHARACTER}" else "\n" for c in text
-    )
-    lines = [line.lstrip(" -").rstrip() for line in plain.split("\n")]
-    several = [line for line in lines if " " in line]  # not a heading such as "Literals"
-    line = next(filter(None, several + lines), "")
-    if len(line) <= PROMPT_LENGTH:
-        return line
-    # Cut at the last space. A text without spaces, such as Chinese, is cut after any character.
-    whole_words = line[: PROMPT_LENGTH + 1].rpartition(" ")[0].rstrip()
-    return whole_words or line[:PROMPT_LENGTH]
+    words = WORDS.search(text) or re.search(r"\w+", text)
+    return [] if words is None else ["--prompt", words[0][:PROMPT_LENGTH]]
 
 
 def tensorboard_command(root: Path) -> str:
@@ -378,8 +334,7 @@ def tensorboard_command(root: Path) -> str:
 def resume_command(run: "Run", typed: "Typed") -> str:
     """Return the command that resumes a run.
 
-    The command repeats --config-dir and the overrides that add the user's own callbacks and loggers, because gptmini
-    does not build a class that only a stored configuration names.
+    It repeats what adds the user's own classes, because gptmini calls no class that only a stored configuration names.
     """
     arguments = [
         as_override("resume", as_argument(run.folder)),
@@ -413,10 +368,7 @@ def open_announcer(
     loggers: "Sequence[Logger]",
     typed: "Typed",
 ) -> Announcer:
-    """Return the announcer of a run that has started.
-
-    The announcer prints to the console and to the run's train.log.
-    """
+    """Return the announcer of a run that has started. It prints to the console and to the run's train.log."""
     from rich.console import Console
 
     from gptmini.training import EventLogger, MetricsLogger
@@ -460,10 +412,7 @@ def print_end(
     *,
     seconds: float,
 ) -> None:
-    """Print how a run ended, and requeue its Slurm job if trainer.requeue is set.
-
-    The argument seconds is how long the command took.
-    """
+    """Print how a run ended, and requeue its Slurm job if trainer.requeue is set."""
     from gptmini.training import Samples
 
     if reason.stopped_by is not None:

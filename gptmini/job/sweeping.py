@@ -138,7 +138,7 @@ def check_and_prepare(space: Space, config_dir: str | None) -> tuple[Settings, s
 
 
 def gpus_of(place: int, settings: Settings) -> dict[str, str]:
-    """Return the environment variable that gives GPUs to a run of this machine. If there are too few, runs share a GPU."""
+    """Return the environment variable that gives GPUs to a run of this machine. Runs share GPUs if necessary."""
     import torch
 
     if settings.hardware.device != "cuda":

@@ -82,7 +82,7 @@ def find_run(path: str | Path) -> Path:
 
 
 def find_runs(path: str | Path) -> list[Path]:
-    """Return the folders of all runs in a folder of runs, oldest first. For another path, return only find_run(path)."""
+    """Return all runs in a folder of runs, oldest first. For another path, return only find_run(path)."""
     path = Path(path).expanduser()
     if named_run(path) == path:
         return [find_run(path)]

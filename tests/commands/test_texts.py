@@ -1,6 +1,5 @@
 """A word without an equals sign is a text: gptmini train my.txt means data=text data.path=my.txt."""
 
-import json
 import subprocess
 import sys
 
@@ -81,15 +80,6 @@ def test_words_that_set_or_remove_keys_are_not_texts(folder):
 def test_a_long_word_without_a_file_is_refused(name):
     with pytest.raises(UserError, match=r"^data.path must .* got 'a"):
         texts_as_overrides([name])
-
-
-@pytest.mark.parametrize("names", [["~x.txt"], ["${x}.txt"], ["~x.txt", "a[1]${x}.txt"]])
-def test_a_text_may_have_any_name(folder, script, names):
-    for letter, name in zip("ab", names, strict=False):
-        (folder / name).write_text(letter * 100)
-    script("prepare", *names, "tokenizer=char")
-    (meta,) = (folder / "data").glob("*/meta.json")
-    assert json.loads(meta.read_text())["tokenizer"]["characters"] == "ab"[: len(names)]
 
 
 def test_python_takes_texts_too(script):
