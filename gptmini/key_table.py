@@ -4,112 +4,86 @@ Text keys are used before Hydra composes the configuration and before the settin
 module does not import any other module of gptmini.
 """
 
-from dataclasses import dataclass, fields
 from functools import cache
 
-
-@dataclass(frozen=True, kw_only=True)
-class Rights:
-    """The special rights of a key, or of a group and all keys in it."""
-
+# The special rights of a key, or of a group and all keys in it.
+RIGHTS = {
     # The value is always text, such as a path or a name. It is never read as a number or as several values.
-    text: bool = False
-    place: bool = False  # only sets where a run is stored
-    unstored: bool = False  # config.yaml stores null, because the run's folder may be moved
-    of_run: bool = False  # gptmini prepare refuses the key, because prepare does not train a run
-
+    "text",
+    "place",  # only sets where a run is stored
+    "unstored",  # config.yaml stores null, because the run's folder may be moved
+    "of_run",  # gptmini prepare refuses the key, because prepare does not train a run
     # May change in a resumed run. The key affects how the run is computed and watched, but not what is trained.
-    resumable: bool = False
-    only_off: bool = False  # may change in a resumed run, but the new value must be null
-    adaptable: bool = False  # may differ between a model and a run that starts with its weights
-    by_budget: bool = False  # chosen by budget=, unless an override or an experiment sets it
-
-    of_sweep: bool = False  # the sweep sets the key, or it is the same for all runs of a sweep
+    "resumable",
+    "only_off",  # may change in a resumed run, but the new value must be null
+    "adaptable",  # may differ between a model and a run that starts with its weights
+    "by_budget",  # chosen by budget=, unless an override or an experiment sets it
+    "of_sweep",  # the sweep sets the key, or it is the same for all runs of a sweep
     # May change when a sweep is resumed. The key affects where and how the runs are computed.
-    sweep_resumable: bool = False
-
-    for_prepare: bool = False  # gptmini prepare uses the key
-    unmeasured: bool = False  # does not affect any measured value
-    unreported: bool = False  # reports do not list the key among the overrides
-
-
+    "sweep_resumable",
+    "for_prepare",  # gptmini prepare uses the key
+    "unmeasured",  # does not affect any measured value
+    "unreported",  # reports do not list the key among the overrides
+}
 KEYS = {
-    "name": Rights(text=True, of_sweep=True, unmeasured=True, unreported=True),
-    "folder": Rights(
-        text=True, place=True, unstored=True, of_run=True, unmeasured=True, unreported=True
-    ),
-    "resume": Rights(
-        text=True, place=True, unstored=True, of_run=True, unmeasured=True, unreported=True
-    ),
-    "runs_dir": Rights(
-        text=True,
-        place=True,
-        of_sweep=True,
-        sweep_resumable=True,
-        unmeasured=True,
-        unreported=True,
-    ),
-    "data_dir": Rights(
-        text=True,
-        resumable=True,
-        sweep_resumable=True,
-        for_prepare=True,
-        unmeasured=True,
-        unreported=True,
-    ),
-    "console": Rights(resumable=True, sweep_resumable=True, unmeasured=True, unreported=True),
-    "num_workers": Rights(resumable=True, sweep_resumable=True, for_prepare=True),
-    "verify": Rights(for_prepare=True),
-    "inspect": Rights(for_prepare=True),
-    "init_from": Rights(text=True),
-    "budget": Rights(of_run=True),
-    "experiment": Rights(for_prepare=True),
-    "data": Rights(for_prepare=True),
-    "data.path": Rights(text=True),
-    "data.val_path": Rights(text=True),
-    "data.folder": Rights(text=True, sweep_resumable=True),
-    "data.name": Rights(text=True),
-    "data.dataset": Rights(text=True),
-    "data.subset": Rights(text=True),
-    "data.split": Rights(text=True),
-    "data.val_split": Rights(text=True),
-    "data.revision": Rights(text=True),
-    "data.separator": Rights(text=True),
-    "tokenizer": Rights(for_prepare=True),
-    "tokenizer.path": Rights(text=True),
-    "tokenizer.vocab_size": Rights(by_budget=True),
-    "model.d_model": Rights(by_budget=True),
-    "model.n_layers": Rights(by_budget=True),
-    "model.n_heads": Rights(by_budget=True),
-    "model.n_kv_heads": Rights(by_budget=True),
-    "model.d_ff": Rights(by_budget=True),
-    "model.context_length": Rights(adaptable=True, by_budget=True),
-    "model.dropout": Rights(adaptable=True, by_budget=True),
-    "trainer.global_batch_size": Rights(by_budget=True),
-    "trainer.max_steps": Rights(resumable=True, by_budget=True),
-    "trainer.val_every_steps": Rights(resumable=True, by_budget=True),
-    "trainer.max_time": Rights(resumable=True),
-    "trainer.max_bad_steps": Rights(resumable=True),
-    "trainer.batch_size": Rights(resumable=True, sweep_resumable=True),
-    "trainer.device": Rights(resumable=True, sweep_resumable=True),
-    "trainer.devices": Rights(resumable=True, sweep_resumable=True),
-    "trainer.num_nodes": Rights(resumable=True, sweep_resumable=True),
-    "trainer.strategy": Rights(resumable=True, sweep_resumable=True),
-    "trainer.checkpoint_activations": Rights(resumable=True, sweep_resumable=True),
-    "trainer.timeout": Rights(resumable=True, sweep_resumable=True),
-    "trainer.requeue": Rights(resumable=True, sweep_resumable=True),
-    "trainer.compile": Rights(resumable=True, sweep_resumable=True),
-    "trainer.threads": Rights(resumable=True, sweep_resumable=True, unreported=True),
-    "callbacks.scalars.every_steps": Rights(resumable=True),
-    "callbacks.scalars.peak_tflops": Rights(resumable=True),
-    "callbacks.checkpoints.every_steps": Rights(resumable=True),
-    "callbacks.samples": Rights(resumable=True, only_off=True),
-    "callbacks.pictures": Rights(resumable=True, only_off=True),
+    "name": "text of_sweep unmeasured unreported",
+    "folder": "text place unstored of_run unmeasured unreported",
+    "resume": "text place unstored of_run unmeasured unreported",
+    "runs_dir": "text place of_sweep sweep_resumable unmeasured unreported",
+    "data_dir": "text resumable sweep_resumable for_prepare unmeasured unreported",
+    "console": "resumable sweep_resumable unmeasured unreported",
+    "num_workers": "resumable sweep_resumable for_prepare",
+    "verify": "for_prepare",
+    "inspect": "for_prepare",
+    "init_from": "text",
+    "budget": "of_run",
+    "experiment": "for_prepare",
+    "data": "for_prepare",
+    "data.path": "text",
+    "data.val_path": "text",
+    "data.folder": "text sweep_resumable",
+    "data.name": "text",
+    "data.dataset": "text",
+    "data.subset": "text",
+    "data.split": "text",
+    "data.val_split": "text",
+    "data.revision": "text",
+    "data.separator": "text",
+    "tokenizer": "for_prepare",
+    "tokenizer.path": "text",
+    "tokenizer.vocab_size": "by_budget",
+    "model.d_model": "by_budget",
+    "model.n_layers": "by_budget",
+    "model.n_heads": "by_budget",
+    "model.n_kv_heads": "by_budget",
+    "model.d_ff": "by_budget",
+    "model.context_length": "adaptable by_budget",
+    "model.dropout": "adaptable by_budget",
+    "trainer.global_batch_size": "by_budget",
+    "trainer.max_steps": "resumable by_budget",
+    "trainer.val_every_steps": "resumable by_budget",
+    "trainer.max_time": "resumable",
+    "trainer.max_bad_steps": "resumable",
+    "trainer.batch_size": "resumable sweep_resumable",
+    "trainer.device": "resumable sweep_resumable",
+    "trainer.devices": "resumable sweep_resumable",
+    "trainer.num_nodes": "resumable sweep_resumable",
+    "trainer.strategy": "resumable sweep_resumable",
+    "trainer.checkpoint_activations": "resumable sweep_resumable",
+    "trainer.timeout": "resumable sweep_resumable",
+    "trainer.requeue": "resumable sweep_resumable",
+    "trainer.compile": "resumable sweep_resumable",
+    "trainer.threads": "resumable sweep_resumable unreported",
+    "callbacks.scalars.every_steps": "resumable",
+    "callbacks.scalars.peak_tflops": "resumable",
+    "callbacks.checkpoints.every_steps": "resumable",
+    "callbacks.samples": "resumable only_off",
+    "callbacks.pictures": "resumable only_off",
 }
 
 
 @cache
 def keys_with(right: str) -> frozenset[str]:
-    """Return the keys that have a right. The argument is the name of the right's field in Rights."""
-    assert right in {field.name for field in fields(Rights)}, right
-    return frozenset(key for key, rights in KEYS.items() if getattr(rights, right))
+    """Return the keys that have a right."""
+    assert right in RIGHTS, right
+    return frozenset(key for key, rights in KEYS.items() if right in rights.split())

@@ -1,24 +1,22 @@
 """Set up a process of gptmini when it starts, and end the process.
 
-Idle threads: when torch is imported, GNU OpenMP reads how long idle threads spin. Therefore `choose_spin_count` must
-run before torch is imported.
+Idle threads: GNU OpenMP reads how long idle threads spin when torch is imported. Therefore `choose_spin_count` runs
+before.
 
-Launched ranks: a rank ends when the process that launched it is gone, even while the rank imports torch or waits for
-the launcher's store. A thread checks the process id of the parent repeatedly. On every Unix, this id changes when the
-parent dies. Other ways do not work. Only Linux can send a signal when the parent dies (prctl), and torch's launcher
-closes pipes between the launcher and its ranks.
+Launched ranks: a rank ends when its launcher is gone, even while the rank imports torch or waits for the launcher's
+store. A thread checks the process id of the parent, which changes on every Unix when the parent dies. Only Linux can
+send a signal then (prctl), and torch's launcher closes pipes between the launcher and its ranks.
 
-Imports: torch, Lightning and Hydra create about a million objects that live until the program ends. Scanning
-them repeatedly during the imports would take a fifth of the time until the first step of a run. Therefore garbage
-collection is off until the imports are done. A KeyboardInterrupt during an import would be mistaken for a different
-error, or ignored. Nothing needs to be saved yet, so Ctrl-C ends the program immediately.
+Imports: torch, Lightning and Hydra create about a million objects that live until the program ends. Scanning them
+repeatedly would take a fifth of the time until the first step, so garbage collection is off until the imports are done.
+A KeyboardInterrupt during an import would be mistaken for a different error, or ignored. Nothing needs to be saved yet,
+so Ctrl-C ends the program immediately.
 
-Exit: after all exit handlers have run, the program ends with `os._exit`, because freeing torch's objects one by one
-takes a tenth of a second. If another tool registered an exit handler before the program started, the program ends
-normally, because `os._exit` would skip that handler. But a process that trained with other processes always uses
-`os._exit`. In such a process, the threads of gloo may still release the tensors of the last exchange, and to release a
-tensor, a thread needs Python. A thread that needs Python during finalization aborts the process (torch 2.13, Python
-3.11). Without `os._exit`, one run in 25 ended with SIGABRT after its work was done.
+Exit: after all exit handlers, the program ends with `os._exit`, because freeing torch's objects one by one takes a
+tenth of a second. If another tool registered an exit handler before the program started, the program ends normally,
+because `os._exit` would skip that handler. A process that trained with other processes always uses `os._exit`: threads
+of gloo may still release tensors, and a thread that needs Python during finalization aborts the process (torch 2.13,
+Python 3.11). Without `os._exit`, one run in 25 ended with SIGABRT after its work was done.
 """
 
 import atexit

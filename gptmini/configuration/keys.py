@@ -62,9 +62,7 @@ def root_keys(command: str) -> set[str]:
 
 @cache
 def known_keys() -> dict[str, list[str]]:
-    """Map each key of gptmini's own configurations to the options (names of files) that contain it. Root keys have
-    none.
-    """
+    """Map each key of gptmini's own configurations to the options that contain it. A root key has none."""
     options: dict[str, list[str]] = {}
     for file in sorted(CONFIGS.rglob("*.yaml")):
         group = file.parent.relative_to(CONFIGS).as_posix()

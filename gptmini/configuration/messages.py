@@ -31,6 +31,10 @@ HYDRA_MESSAGES = {
         "{0} exists already; write {0}=VALUE without a leading +"
     ),
     r"Could not delete '([^']+)'. No match": "cannot remove {0}, because {0} is not chosen",
+    # For Hydra, a key that is null does not exist.
+    r"Could not delete from config. '([^']+)' does not exist": (
+        "cannot remove {0}, because it is null or does not exist"
+    ),
     r"Could not load '([^']+)/([^']+)'": "unknown option {0}={1}; --help lists all options",
     r"LexerNoViableAltException: (.*)": (
         "cannot parse {0}; a key has only letters, digits, dots and underscores"
@@ -228,9 +232,6 @@ def _not_composed(error: BaseException) -> str:
     unknown = re.match(r"Could not override '([^']+)'\.", text)
     if unknown is not None:
         return _unknown_key(unknown[1])
-    absent = re.match(r"Could not delete from config. '([^']+)' does not exist", text)
-    if absent is not None:
-        return _not_removed(absent[1])
     for pattern, message in HYDRA_MESSAGES.items():
         found = re.search(pattern, text)
         if found is not None:
@@ -241,14 +242,3 @@ def _not_composed(error: BaseException) -> str:
     if reason and key:
         return f"{key}: {reason}"
     return reason or f"cannot compose the configuration ({type(error).__name__})"
-
-
-def _not_removed(key: str) -> str:
-    """Return the message for a key that ~KEY cannot remove. For Hydra, a key that is null does not exist."""
-    from gptmini.configuration.keys import known_keys
-
-    return (
-        f"cannot remove {key}, because it is null or does not exist"
-        if key in known_keys()
-        else _unknown_key(key)
-    )

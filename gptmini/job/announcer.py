@@ -15,7 +15,7 @@ from gptmini.configuration.init_from import takes_finetune
 from gptmini.configuration.keys import user_component_overrides
 from gptmini.configuration.overrides import as_override
 from gptmini.durations import duration
-from gptmini.job.printing import as_argument, command_line, topic_lines
+from gptmini.job.printing import command_line, topic_lines
 from gptmini.job.result import checkpoints_of, early_stop
 from gptmini.printable import printable
 from gptmini.runs import has_checkpoint
@@ -286,7 +286,7 @@ class Announcer:
         for text in samples:
             self.print_topic("sample", *text.splitlines())
 
-        run = as_argument(folder)
+        run = str(folder)
         commands = [command_line("report", run)]
         if keeps_best:
             if module.store.tokenizer.chat_template is None:
@@ -328,7 +328,7 @@ def prompt_option(store: "TokenStore") -> list[str]:
 
 def tensorboard_command(root: Path) -> str:
     """Return the command that shows a folder of runs in TensorBoard."""
-    return shlex.join(["tensorboard", "--logdir", as_argument(root)])
+    return shlex.join(["tensorboard", "--logdir", str(root)])
 
 
 def resume_command(run: "Run", typed: "Typed") -> str:
@@ -337,11 +337,11 @@ def resume_command(run: "Run", typed: "Typed") -> str:
     It repeats what adds the user's own classes, because gptmini calls no class that only a stored configuration names.
     """
     arguments = [
-        as_override("resume", as_argument(run.folder)),
+        as_override("resume", str(run.folder)),
         *user_component_overrides(typed.overrides),
     ]
     if typed.config_dir is not None:
-        arguments += ["--config-dir", as_argument(Path(typed.config_dir))]
+        arguments += ["--config-dir", typed.config_dir]
     return command_line("train", *arguments)
 
 

@@ -57,8 +57,7 @@ def log_setup(
     module: "GPTModule",
     run: "Run",
 ) -> None:
-    """Log the configuration to every logger, and tables of configuration, model and data to loggers that support
-    tables.
+    """Log the configuration to every logger, and tables of the setup to loggers that support tables.
 
     TensorBoard also gets the earlier points of a resumed run, and a table that compares runs by their overrides.
     """

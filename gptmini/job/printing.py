@@ -5,7 +5,6 @@ A line of a run starts with a topic of at most eight letters, and texts follow.
 
 import shlex
 import sys
-from pathlib import Path
 
 from gptmini.printable import printable
 
@@ -33,9 +32,3 @@ def topic_lines(topic: str, *texts: str) -> list[str]:
 def command_line(name: str, *arguments: str) -> str:
     """Return a gptmini command, quoted for a shell."""
     return shlex.join(["gptmini", name, *arguments])
-
-
-def as_argument(folder: Path) -> str:
-    """Return a folder as an argument. Add ./ to a name with a leading - or ~, so that a command reads it as a name."""
-    text = str(folder)
-    return f"./{text}" if text.startswith(("-", "~")) else text

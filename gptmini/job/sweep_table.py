@@ -119,8 +119,6 @@ def _lines(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> list[st
 
 
 def _bits(row: Row) -> float:
-    """Return the bits per byte of a complete run as a sort key, because they allow different tokens. Other runs come
-    last.
-    """
+    """Return a complete run's bits per byte as a sort key, because tokens may differ. Other runs come last."""
     bits = row.run.bits_per_byte
     return inf if row.exit_code != 0 or bits is None else bits

@@ -52,9 +52,7 @@ class Trials:
         (folder / ".locks").mkdir(parents=True, exist_ok=True)
 
     def describe(self, description: Mapping[str, object]) -> None:
-        """Write the values that all runs have in common to sweep.yaml. Raise UserError if an earlier start wrote
-        others.
-        """
+        """Write the common values of all runs to sweep.yaml. Raise UserError if an earlier start wrote others."""
         path = self.folder / FILE
         if (self.folder / "journal.log").exists():
             raise UserError(
@@ -80,9 +78,7 @@ class Trials:
         return [n for n in range(self.n_trials) if n not in left_out and not self._has_ended(n)]
 
     def take(self, left_out: Collection[int]) -> tuple[int, FileLock] | None:
-        """Lock the first open trial that no process trains. Return its number and its lock, or None if there is none
-        now.
-        """
+        """Lock the first open trial that no process trains. Return its number and its lock, or None."""
         for number in self.open_trials(left_out):
             lock = self._lock(number)
             if lock is not None:

@@ -197,7 +197,7 @@ def prepare_process(settings: Settings) -> None:
 
 def _print_complete(run: "Run", settings: Settings) -> TrainingResult:
     """Print that a run has nothing left to train, and return its result."""
-    from gptmini.job.printing import as_argument, command_line, print_topic
+    from gptmini.job.printing import command_line, print_topic
     from gptmini.tokenizer import from_dict
     from gptmini.training.assembling import restore_callbacks
 
@@ -211,6 +211,6 @@ def _print_complete(run: "Run", settings: Settings) -> TrainingResult:
             ended = f"was ended by {run.end.by} at step {run.step}; to continue, use resume="
         print_topic("done", f"{run.folder} {ended}")
         use = "sample" if from_dict(run.state.tokenizer).chat_template is None else "chat"
-        print_topic("next", command_line(use, as_argument(run.folder)))
+        print_topic("next", command_line(use, str(run.folder)))
     best = None if checkpoints is None else checkpoints.best
     return TrainingResult(folder=run.folder, steps=run.step, best=best)

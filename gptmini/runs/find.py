@@ -90,16 +90,13 @@ def find_runs(path: str | Path) -> list[Path]:
 
 
 def every_run(folder: str | Path) -> list[Path]:
-    """Return every run in the folder of all runs or of runs with one name, oldest first. A run's folder is its own
-    list.
-    """
+    """Return every run in a folder of all runs, of runs with one name, or of one run, oldest first."""
     folder = Path(folder)
     return _runs(folder, "config.yaml") or _runs(folder, "*/config.yaml", "*/*/config.yaml")
 
 
 def find_checkpoint(path: str | Path) -> Path:
-    """Return the checkpoint file that a path stands for: a .ckpt file itself, a run's best.ckpt, or else its latest
-    checkpoint.
+    """Return the checkpoint that a path stands for: a .ckpt file itself, or a run's best.ckpt or latest checkpoint.
 
     A folder of runs stands for its latest run with a checkpoint. Raises UserError if the path does not belong to a run,
     or if the run has no checkpoint.
@@ -135,9 +132,7 @@ def has_checkpoint(folder: Path) -> bool:
 
 
 def _runs(folder: Path, *patterns: str) -> list[Path]:
-    """Return the folders of the runs whose config.yaml matches a pattern, oldest first, without the links in
-    root/latest.
-    """
+    """Return the folders of runs whose config.yaml matches a pattern, oldest first, without links in root/latest."""
     configs = [path for pattern in patterns for path in folder.glob(pattern)]
     own = [path for path in configs if path.is_file() and not path.is_symlink()]
     runs = [path.parent for path in own if not is_temporary(path.parent)]

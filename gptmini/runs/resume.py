@@ -40,8 +40,7 @@ def find_training_state(path: Path) -> "tuple[TrainingState | None, list[str]]":
 
 
 def make_latest(path: Path, step: int, folder: Path) -> list[Path]:
-    """Make a checkpoint the latest checkpoint of its run, so that a run killed before its next save resumes from it
-    again.
+    """Make a checkpoint the latest of its run, so that a run killed before its next save resumes from it again.
 
     Rename later and damaged checkpoints to set-aside-<name>-<step>.ckpt, where the step of a damaged file is inf. Copy
     a file that checkpoints_in() does not return to previous.ckpt. Return the new names.

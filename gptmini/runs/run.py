@@ -63,8 +63,7 @@ class Run:
         return 0 if self.state is None else self.state.step
 
     def is_complete(self, max_steps: int, *, resume_given: bool) -> bool:
-        """Whether a run of max_steps steps has nothing left to train: its last step is validated, or a callback ended
-        it.
+        """Whether nothing is left to train: the last of max_steps steps is validated, or a callback ended the run.
 
         A run that a callback ended continues if max_steps has changed or the user gave resume=. With folder=, it does
         not continue, because a script may repeat the command any number of times.

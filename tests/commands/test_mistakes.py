@@ -72,7 +72,7 @@ NOTATION = [
     (f"{TINY} data.path='???'", "data.path=VALUE"),
     ("train ~seed", "seed=VALUE"),
     ("train ~resume", "resume null"),
-    ("train ~trainer.max_stepz", "trainer.max_stepz trainer.max_steps"),
+    ("train ~trainer.max_stepz", "trainer.max_stepz"),
     ("train +trainer.max_steps=4", "trainer.max_steps=VALUE +"),
     ("train ~logger", "logger=none"),
     ("train ~data", "data=NAME"),

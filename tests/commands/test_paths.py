@@ -99,7 +99,7 @@ def test_printed_commands_are_what_a_shell_runs(script, short, tmp_path, monkeyp
         assert result.code == 0, (command, result)
         return result.out
 
-    typed = [*short, f"data.path={text}", "runs_dir=-all runs's [ö]", "name=it's (1)"]
+    typed = [*short, f"data.path={text}", "runs_dir=all runs's [ö]", "name=it's (1)"]
     stopped = script("train", *typed, "trainer.max_time=1e-3").out
     resume = re.search(r"^next     (.+)$", stopped, re.MULTILINE)[1]
     ended = paste(resume, "trainer.max_time=null")
