@@ -14,7 +14,7 @@ from pydantic.dataclasses import dataclass
 
 from gptmini.files import expand_home
 from gptmini.model.config import GPTConfig
-from gptmini.runs import find_checkpoint, is_run, read_config, similar_run
+from gptmini.runs import find_checkpoint, similar_run
 from gptmini.settings import STRICT
 from gptmini.tokenizer import Tokenizer, from_dict, prebuilt
 from gptmini.user_error import UserError
@@ -41,9 +41,6 @@ def load(path: str | Path) -> "tuple[GPT, Tokenizer]":
     Raises UserError if the path does not exist, or if the file is not a checkpoint, is damaged, or contains pickled
     code.
     """
-    from gptmini.interop.unsupported import check_is_supported
-
-    check_is_supported(Path(path))
     if is_exported(path):
         from gptmini.interop import read_folder
 
@@ -97,48 +94,11 @@ def model_and_tokenizer(contents: dict, path: Path) -> "tuple[GPT, Tokenizer]":
     return model, tokenizer
 
 
-def load_mapped(path: Path) -> "tuple[GPT, int | None]":
-    """Load the model of a checkpoint or of an exported folder.
-
-    Return the model and its step, or None for an unknown step.
-
-    The weights of a checkpoint stay mapped from the file of the checkpoint. Copy the weights before you change them.
-    Raises the same errors as load.
-    """
-    if is_exported(path):
-        model, _ = load(path)
-        return model, None
-
-    from gptmini.checkpoint.file import build_model, read_checkpoint
-
-    contents = read_checkpoint(path, mapped=True)
-    return build_model(contents), contents.get("global_step")
-
-
-def source_settings_of(path: Path) -> dict[str, str]:
-    """Return the JSON of each settings file in the Hugging Face folder that the weights come from, by file name.
-
-    The argument path is a checkpoint or a Hugging Face folder. The result is empty if the weights of a checkpoint do
-    not come from a Hugging Face folder.
-    """
-    from gptmini.interop.folder_settings import read_source_settings, stored_source_settings
-
-    if is_exported(path):
-        return read_source_settings(path)
-
-    from gptmini.checkpoint.file import read_header
-
-    return stored_source_settings(read_header(path))
-
-
 def find_source(path: str | Path) -> TrainedSource:
     """Read the configuration and the tokenizer of a model, but not its weights.
 
     The argument path is the same as for load. Raises the same errors as load, but does not detect damaged weights.
     """
-    from gptmini.interop.unsupported import check_is_supported
-
-    check_is_supported(Path(path))
     if is_exported(path):
         from gptmini.interop.reading import read_sizes
 
@@ -158,20 +118,12 @@ def find_source(path: str | Path) -> TrainedSource:
 def trained_by(path: Path) -> str | None:
     """Return the class of the settings of the optimizer that trained the weights in gptmini, such as MuonSettings.
 
-    The argument path is a checkpoint or an exported folder. Return None or "" if this is unknown, as for a model that
-    another program trained.
+    The argument path is a checkpoint or an exported folder. Return None if this is unknown, as for a model that another
+    program trained.
     """
     from gptmini.checkpoint.file import read_header
 
-    if is_exported(path):
-        return None
-    header = read_header(path)
-    folder = path.resolve().parent.parent
-    if "optimizer" in header or not is_run(folder):
-        return header.get("optimizer")
-    # Earlier versions stored the optimizer only in config.yaml.
-    config, _ = read_config(folder)
-    return config.get("optimizer", {}).get("_target_", "").rpartition(".")[2]
+    return None if is_exported(path) else read_header(path).get("optimizer")
 
 
 def load_tokenizer(path: str | Path) -> Tokenizer:
@@ -239,12 +191,23 @@ def _check_same_ids(path: Path, tokenizer: Tokenizer, config: GPTConfig) -> None
 def initial_model(path: str) -> "tuple[GPT, dict[str, Any]]":
     """Load the trained model that a run starts from. Return the model and its origin.
 
-    The checkpoints of the run store the origin. The origin contains the path, the step and the result of trained_by. If
-    the result of source_settings_of is not empty, the origin contains this result, too.
+    The argument path is a checkpoint or an exported folder. The weights of a checkpoint stay mapped from its file. Copy
+    them before you change them. The checkpoints of the run store the origin. It contains the path, the step, the result
+    of trained_by, and the settings of the Hugging Face folder that the weights come from, if there is one.
     """
-    model, step = load_mapped(Path(path))
+    from gptmini.checkpoint.file import build_model, read_checkpoint
+    from gptmini.interop.folder_settings import read_source_settings, stored_source_settings
+
+    if is_exported(path):
+        model, _ = load(path)
+        step, published = None, read_source_settings(Path(path))
+    else:
+        contents = read_checkpoint(Path(path), mapped=True)
+        model = build_model(contents)
+        step = contents.get("global_step")
+        published = stored_source_settings(contents["gptmini"])
+
     origin = {"path": path, "step": step, "optimizer": trained_by(Path(path))}
-    published = source_settings_of(Path(path))
     return model, origin | {"published": published} if published else origin
 
 

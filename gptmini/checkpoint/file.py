@@ -19,6 +19,7 @@ from gptmini.user_error import UserError
 from gptmini.version import __version__
 
 FORMAT = 1  # number of this layout; read_checkpoint refuses a file with a different number
+UNREAD = ("0.1.", "0.2.")  # versions that wrote the same layout, but other settings
 WEIGHTS_PREFIX = "model."  # prefix of the GPT's weights in the training module
 
 
@@ -102,10 +103,12 @@ def _check_format(checkpoint: dict, path: Path) -> None:
         raise UserError(
             f"{path} is not a gptmini checkpoint: the gptmini header or the weights are missing"
         )
-    if type(entry.get("format")) is not int or entry["format"] != FORMAT:
+    written_by = str(entry.get("version"))
+    if entry.get("format") != FORMAT or written_by.startswith(UNREAD):
         raise UserError(
-            f"{path} has checkpoint format {entry.get('format')!r}, but this version reads format {FORMAT}; "
-            "use the version of gptmini that wrote the checkpoint"
+            f"{path} was written by gptmini {written_by:.20}, in checkpoint format {entry.get('format')!r:.20}; this "
+            "version cannot read it; install the version that wrote it, or export the model with that version and "
+            "import it"
         )
 
 

@@ -7,7 +7,6 @@ from gptmini.commands.arguments import print_resolved_run
 from gptmini.commands.mistakes import Parser, one_line_errors, path_argument
 from gptmini.job.printing import print_lines
 from gptmini.process import restore_gc_and_sigint
-from gptmini.report.provenance import training_of
 from gptmini.runs import named_run
 from gptmini.settings import SAMPLE_TEMPERATURE
 from gptmini.user_error import UserError
@@ -117,7 +116,6 @@ def main(arguments: list[str] | None = None) -> None:
             out,
             model,
             tokenizer,
-            training_of(checkpoint, contents),
             kind=options.kind,
             dtype=options.dtype,
             sampling=SAMPLING,

@@ -26,9 +26,9 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 
     parser.add_argument(
         "source",
-        help="Hugging Face folder of a GPT-2, Llama, Mistral or Qwen model (with safetensors files, and with "
-        "tokenizer.json or vocab.json and merges.txt); folder that gptmini export wrote; nanoGPT's ckpt.pt; or name of "
-        "a model on the Hugging Face hub, such as openai-community/gpt2",
+        help="Hugging Face folder of a GPT-2, Llama, Mistral or Qwen model (with safetensors files and "
+        "tokenizer.json); folder that gptmini export wrote; nanoGPT's ckpt.pt; or name of a model on the Hugging Face "
+        "hub, such as openai-community/gpt2",
     )
 
     parser.add_argument("run", type=path_argument, help="new run folder, such as runs/gpt2")
@@ -106,24 +106,16 @@ def read_model(source: str, path: Path, meta: Path | None) -> "tuple[GPT, Tokeni
     Raises UserError if the path does not exist, or if gptmini does not support its model.
     """
     from gptmini.interop import read_folder, read_nanogpt
-    from gptmini.interop.unsupported import check_is_supported
 
-    check_is_supported(path)
-    if path.is_file() and path.suffix == ".safetensors":
-        raise UserError(
-            f"cannot import {path} without its config and tokenizer; give the folder that contains this file"
-        )
-    if path.is_file():
+    is_of_nanogpt = path.is_file() and path.suffix not in (".gguf", ".safetensors")
+    if is_of_nanogpt:
         return read_nanogpt(path, meta)
     if meta is not None:
         raise UserError(f"--meta applies only to nanoGPT's ckpt.pt, got {source}")
-    if not path.exists():
+    if not (path / "config.json").exists():
         raise UserError(
-            f"{source} does not exist; give a folder, a file, or the name of a model on the Hugging Face hub"
-        )
-    if path.is_dir() and not (path / "config.json").exists():
-        raise UserError(
-            f"{source} has no config.json; give a Hugging Face folder with config.json, model.safetensors and "
-            "tokenizer.json"
+            f"cannot import {source}; give a Hugging Face folder with config.json, model.safetensors and "
+            "tokenizer.json, nanoGPT's ckpt.pt, or the name of a model on the Hugging Face hub; GGUF files cannot be "
+            "imported, and an adapter such as a LoRA must first be merged into its base model"
         )
     return read_folder(path)

@@ -1,7 +1,6 @@
 """Import and export models and tokenizers in the formats of Hugging Face, llama.cpp and nanoGPT."""
 
 from gptmini.interop.architectures import ARCHITECTURES
-from gptmini.interop.card import Training
 from gptmini.interop.folder import write_folder
 from gptmini.interop.gguf_file import write_gguf
 from gptmini.interop.hugging_face import from_hugging_face, to_hugging_face
@@ -11,7 +10,6 @@ from gptmini.interop.tokenizer_writing import to_tokenizers
 
 __all__ = [
     "ARCHITECTURES",
-    "Training",
     "from_hugging_face",
     "read_folder",
     "read_nanogpt",

@@ -214,10 +214,6 @@ ARCHITECTURES = {
 
 def known_model_type(kind: object) -> str:
     """Return a model type. Raises UserError unless the model type is in ARCHITECTURES."""
-    if kind == "apertus":  # earlier versions of gptmini exported this type
-        raise UserError(
-            "model_type apertus is no longer supported; use the run from which the model was exported"
-        )
     if type(kind) is not str or kind not in ARCHITECTURES:
         raise UserError(f"model_type must be one of {', '.join(ARCHITECTURES)}, got {kind!r}")
     return kind

@@ -1,4 +1,4 @@
-"""Write a folder for transformers. It has the config, weights, tokenizer, generation settings and model card."""
+"""Write a folder for transformers. It has the config, weights, tokenizer, sampling settings and a model card."""
 
 import json
 from collections.abc import Mapping
@@ -9,7 +9,6 @@ from torch import Tensor
 
 from gptmini.files import encodable, flush_file, new_folder
 from gptmini.interop.architectures import ARCHITECTURES
-from gptmini.interop.card import Training, model_card
 from gptmini.interop.folder_settings import (
     CONFIG,
     GENERATION,
@@ -18,7 +17,6 @@ from gptmini.interop.folder_settings import (
     parse_source_settings,
     special_ids,
     with_new_ends,
-    with_source_settings,
 )
 from gptmini.interop.hugging_face import to_hugging_face
 from gptmini.interop.reading import GPT2_PREFIX
@@ -26,16 +24,29 @@ from gptmini.interop.tokenizer_writing import write_tokenizer
 from gptmini.model.gpt import GPT
 from gptmini.tokenizer import Tokenizer
 from gptmini.user_error import UserError
+from gptmini.version import __version__
 
 LARGEST_FILE = "5GB"  # if the weights are larger, they are split into several files, as on the hub
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+# The model card. gptmini.data.outputs recognises an export by the header and the words "exported by gptmini" with a
+# version.
+CARD = """---
+library_name: transformers
+pipeline_tag: text-generation
+tags:
+- gptmini
+---
+
+# {name}
+
+A GPT with {n_parameters:,} parameters, exported by gptmini {version} as `{architecture}`.
+"""
 
 
 def write_folder(
     path: Path,
     model: GPT,
     tokenizer: Tokenizer,
-    training: Training,
     *,
     kind: str | None = None,
     dtype: str = "fp32",
@@ -47,7 +58,6 @@ def write_folder(
     Args:
         path: the folder. If the folder exists, it must be empty.
         model: a GPT in eval mode on the CPU. Its weights must be float32.
-        training: facts for the model card.
         kind: the model type. See to_hugging_face.
         dtype: the dtype of the exported weights. It must be a key of DTYPES.
         sampling: settings for generation_config.json in addition to the ids. They are ignored if `published` is given.
@@ -59,15 +69,12 @@ def write_folder(
     """
     path = path.absolute()
     require_empty(path)
-    before = parse_source_settings(published or {})
-    source = before.get(CONFIG, {})
-    exported, state = to_hugging_face(model, kind=kind or source.get("model_type"))
-    chosen = exported["model_type"]
-    config = with_source_settings(exported, special_ids(tokenizer, before, chosen), source)
+    before = parse_source_settings(published)
+    kind = kind or before.get(CONFIG, {}).get("model_type")
+    exported, state = to_hugging_face(model, kind=kind)
+    kind = exported["model_type"]
+    config = exported | special_ids(tokenizer, before)
     config["dtype"] = str(DTYPES[dtype]).removeprefix("torch.")
-    # The value is True if training with a shorter context removed learned positions of the original model.
-    positions = ARCHITECTURES[chosen].settings["context_length"]
-    is_cut = source.get(positions) != config[positions]
 
     with new_folder(path) as folder:
         _write_json(folder / "config.json", config)
@@ -77,13 +84,17 @@ def write_folder(
             folder,
             context_length=model.config.longest_input,
             published=before.get(TOKENIZER),
-            is_cut=is_cut,
         )
         generation = _generation(tokenizer, sampling, before)
         if generation is not None:
             _write_json(folder / GENERATION, generation)
-        card = model_card(encodable(path.name), model, training, kind=chosen)
-        (folder / "README.md").write_text(encodable(card), encoding="utf-8")
+        card = CARD.format(
+            name=encodable(path.name),
+            n_parameters=model.n_parameters,
+            version=__version__,
+            architecture=ARCHITECTURES[kind].class_name,
+        )
+        (folder / "README.md").write_text(card, encoding="utf-8")
 
         # Other users cannot read the files that the safetensors library writes. Give all files the mode of config.json.
         mode = (folder / "config.json").stat().st_mode
@@ -91,7 +102,7 @@ def write_folder(
             file.chmod(mode)
             with file.open("rb+") as opened:
                 flush_file(opened)
-    return chosen
+    return kind
 
 
 def require_empty(path: Path) -> None:

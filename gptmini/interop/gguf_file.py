@@ -87,9 +87,8 @@ def write_gguf(
     try:
         writer.add_name(name)
         _add_sizes(writer, model, kind)
-        add_tokenizer(
-            writer, tokenizer, special_ids(tokenizer, parse_source_settings(published or {}), kind)
-        )
+        ids = special_ids(tokenizer, parse_source_settings(published))
+        add_tokenizer(writer, tokenizer, ids)
         tensors = _tensors_of(model, kind, state)
         _add_tensors(writer, tensors, dtype)
 

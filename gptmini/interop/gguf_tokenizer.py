@@ -103,8 +103,9 @@ def add_tokenizer(
     writer.add_token_list(vocabulary.tokens)
     writer.add_token_types(vocabulary.types)
 
-    # In a folder, an id may be a list of ids, or -1 if there is no id. In a GGUF file, each id must be a single id.
-    ids = {name: i for name, i in special_ids.items() if type(i) is int and i >= 0}
+    # In a folder, an id may be a list of ids, or an id of no token. A GGUF file needs the id of one token.
+    n_vocab = tokenizer.n_vocab
+    ids = {name: i for name, i in special_ids.items() if type(i) is int and 0 <= i < n_vocab}
     # Always write BOS and end-of-text. If they are missing in a byte-pair tokenizer, llama.cpp uses the id 11 for both.
     writer.add_bos_token_id(ids.get("bos_token_id", bos_id_of(tokenizer) or 0))
     writer.add_eos_token_id(tokenizer.end_of_text or 0)

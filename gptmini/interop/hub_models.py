@@ -6,23 +6,17 @@ from pathlib import Path
 
 from gptmini.hub_errors import downloading
 
-# The files to download. gptmini reads these files, except adapter_config.json, which shows that a model is an adapter.
-# The patterns do not contain *, because * matches files in subfolders too. For example, *.safetensors matches
-# onnx/model.safetensors.
+# The files that gptmini reads. The patterns do not contain *, because * matches files in subfolders too. For example,
+# *.safetensors matches onnx/model.safetensors.
 PATTERNS = [
     "config.json",
     "generation_config.json",
-    "adapter_config.json",
     "model.safetensors",
     "model-?????-of-?????.safetensors",
     "model.safetensors.index.json",
     "tokenizer.json",
     "tokenizer_config.json",
     "chat_template.jinja",
-    "vocab.json",
-    "merges.txt",
-    "added_tokens.json",
-    "special_tokens_map.json",
 ]
 
 

@@ -48,7 +48,7 @@ def read_folder(path: Path) -> tuple[GPT, Tokenizer]:
 
     Args:
         path: a folder with a model of a supported type. The folder contains config.json, model.safetensors or the parts
-            of this file, and a tokenizer. The tokenizer is tokenizer.json, or vocab.json with merges.txt.
+            of this file, and tokenizer.json.
 
     Raises UserError if a file is damaged or pickled, or if GPT does not support a setting in a file. Raises OSError if
     a file is missing.
@@ -66,7 +66,7 @@ def read_folder(path: Path) -> tuple[GPT, Tokenizer]:
         file = path / "config.json"
         raise UserError(f"{file}: {error}") from None
 
-    return model.eval(), _tokenizer_for(config, kind, path)
+    return model.eval(), _tokenizer_for(config, path)
 
 
 def read_sizes(path: Path) -> tuple[GPTConfig, Tokenizer]:
@@ -74,8 +74,8 @@ def read_sizes(path: Path) -> tuple[GPTConfig, Tokenizer]:
 
     Raises UserError if a file is damaged, or if GPT does not support a setting. Raises OSError if a file is missing.
     """
-    config, kind = _read_config(path)
-    return config, _tokenizer_for(config, kind, path)
+    config, _ = _read_config(path)
+    return config, _tokenizer_for(config, path)
 
 
 def _read_config(path: Path) -> tuple[GPTConfig, str]:
@@ -88,7 +88,7 @@ def _read_config(path: Path) -> tuple[GPTConfig, str]:
         raise UserError(f"{file}: {error}") from None
 
 
-def _tokenizer_for(config: GPTConfig, kind: str, path: Path) -> Tokenizer:
+def _tokenizer_for(config: GPTConfig, path: Path) -> Tokenizer:
     """Return the tokenizer in a folder for a model with this config.
 
     Raises UserError if the tokenizer has more ids than the model.
@@ -99,7 +99,7 @@ def _tokenizer_for(config: GPTConfig, kind: str, path: Path) -> Tokenizer:
             ends += checked(read_json(file), Ends, file).get("eos_token_id", [])
     # If a config does not have an end id, transformers writes the end id of GPT-2. This id may exceed the vocabulary.
     ends = [end for end in dict.fromkeys(ends) if end < config.vocab_size]
-    return read_tokenizer(path, n_vocab=config.vocab_size, ends=ends, kind=kind)
+    return read_tokenizer(path, n_vocab=config.vocab_size, ends=ends)
 
 
 def _weight_files(path: Path) -> list[Path]:

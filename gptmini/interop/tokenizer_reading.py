@@ -26,7 +26,7 @@ from gptmini.tokenizer.byte_pairs import ALL_BYTES, BYTE_PATTERN
 from gptmini.tokenizer.letters import letters_to_bytes
 from gptmini.tokenizer.library import check_settings
 from gptmini.tokenizer.library_errors import library_errors
-from gptmini.untrusted import LARGEST_JSON, file_size, read_json, read_text
+from gptmini.untrusted import read_json, read_text
 from gptmini.user_error import UserError
 
 if TYPE_CHECKING:
@@ -50,10 +50,6 @@ NAMED_TOKENS = (
 )
 # Names of end-of-text in published tokenizers without tokenizer_config.json.
 USUAL_ENDS = (END_OF_TEXT, "<|end_of_text|>", "</s>", "<eos>")
-# The tokenizer files of older GPT-2 folders. These files do not contain the pattern that splits text into pieces.
-GPT2_FILES = ("vocab.json", "merges.txt")
-# Keys that list more special tokens in transformers 4 and in transformers 5.
-MORE_TOKENS = ("additional_special_tokens", "extra_special_tokens")
 
 
 class Template(TypedDict):
@@ -90,9 +86,8 @@ def read_tokenizer(
     *,
     n_vocab: int | None = None,
     ends: Sequence[int] | None = None,
-    kind: str = "gpt2",
 ) -> Tokenizer:
-    """Return the tokenizer of a folder. Read tokenizer.json, or vocab.json and merges.txt of an older GPT-2 folder.
+    """Return the tokenizer in the file tokenizer.json of a folder.
 
     Return a tokenizer of gptmini if it gives the same ids and the folder has no chat template. Otherwise, the
     tokenizers library runs the file.
@@ -102,13 +97,21 @@ def read_tokenizer(
         n_vocab: number of ids of the model. The tokenizer may have fewer ids. None if the folder has no model.
         ends: the ids at which a sample ends, from the config files of the model. The first id also separates documents.
             None if the folder has no model. The tokenizer's eos_token, or a common name, then determines the only end.
-        kind: the model type. It determines the pattern that splits text, because vocab.json and merges.txt do not
-            contain this pattern.
 
     Raises UserError if a file is missing or damaged, or has more ids than the model.
     """
-    file = _tokenizer_file(path, kind)
-    theirs = _read_theirs(file)
+    import tokenizers
+
+    file = path / "tokenizer.json"
+    if not file.exists():
+        raise UserError(
+            f"{path} has no tokenizer.json; save the tokenizer of the model with transformers: "
+            f"AutoTokenizer.from_pretrained(MODEL).save_pretrained({str(path)!r})"
+        )
+    values = read_json(file)
+    with library_errors(f"cannot load the tokenizer {file}"):
+        check_settings(values)
+        theirs = tokenizers.Tokenizer.from_file(str(file))
 
     by_id = {i: token for token, i in theirs.get_vocab(with_added_tokens=True).items()}
     ours = _ours(theirs, [by_id[i] for i in sorted(by_id)])
@@ -126,10 +129,9 @@ def read_tokenizer(
             if _are_same(theirs, ours):
                 return ours
 
-    text = theirs.to_str() if file.name == "vocab.json" else read_text(file)
     try:
         return LibraryTokenizer(
-            text,
+            read_text(file),
             n_vocab=n_vocab,
             end_of_text=ends[0] if ends else None,
             more_ends=ends[1:],
@@ -138,25 +140,6 @@ def read_tokenizer(
         )
     except UserError as error:
         raise UserError(f"{file}: {error}") from None
-
-
-def _tokenizer_file(path: Path, kind: str) -> Path:
-    """Return the vocabulary file in a folder. Raises UserError if no file determines all ids of the tokenizer."""
-    file = path / "tokenizer.json"
-    if file.exists():
-        return file
-
-    is_gpt2s = all((path / name).exists() for name in GPT2_FILES)
-    if is_gpt2s and kind == "gpt2":
-        return path / GPT2_FILES[0]
-
-    others = [name for name in (*GPT2_FILES, "tokenizer.model") if (path / name).exists()]
-    found = f" (it has {' and '.join(others)})" if others else ""
-    source = repr(str(path)) if others else "BASE_MODEL"
-    raise UserError(
-        f"{path} is a {kind} model without tokenizer.json{found}; save the fast tokenizer of transformers in the "
-        f"folder: AutoTokenizer.from_pretrained({source}).save_pretrained({str(path)!r})"
-    )
 
 
 def _chat_of(path: Path, settings: dict) -> dict[str, str] | None:
@@ -188,87 +171,6 @@ def _tokenizer_config(path: Path) -> dict:
     by_name = {one["name"]: one["template"] for one in templates}
     tokens = checked({name: config.get(name) for name in NAMED_TOKENS}, Tokens, file)
     return config | tokens | {"chat_template": by_name}
-
-
-def _read_theirs(file: Path) -> "tokenizers.Tokenizer":
-    """Load tokenizer.json, or vocab.json with merges.txt, with the tokenizers library.
-
-    Raises UserError if a file is damaged.
-    """
-    import tokenizers
-
-    values = read_json(file)
-    if file.name == "vocab.json":
-        # Check the size here, because the library opens this file itself.
-        file_size(file.with_name("merges.txt"), LARGEST_JSON)
-    with library_errors(f"cannot load the tokenizer {file}"):
-        if file.name == "vocab.json":
-            return _of_vocabulary_and_merges(file)
-        check_settings(values)
-        return tokenizers.Tokenizer.from_file(str(file))
-
-
-def _of_vocabulary_and_merges(file: Path) -> "tokenizers.Tokenizer":
-    """Return GPT-2's tokenizer from vocab.json and merges.txt, with the tokens that other files of the folder add.
-
-    This function reads the files in the same way as GPT2Tokenizer of transformers 5.24. Sources:
-    tokenization_utils_base.py and tokenization_gpt2.py of transformers.
-    """
-    import tokenizers
-    from tokenizers import AddedToken, decoders, models, pre_tokenizers
-
-    vocabulary, merges = models.BPE.read_file(str(file), str(file.with_name("merges.txt")))
-    settings = _json_beside(file, "tokenizer_config.json")
-    added, special = _added_tokens(file, settings)
-    vocabulary |= {token["content"]: i for i, token in added.items()}
-    if len(set(vocabulary.values())) != len(vocabulary):
-        raise ValueError("two tokens have the same id")
-
-    theirs = tokenizers.Tokenizer(models.BPE(vocab=vocabulary, merges=merges))
-    theirs.pre_tokenizer = pre_tokenizers.ByteLevel(
-        add_prefix_space=settings.get("add_prefix_space") is True
-    )
-    theirs.decoder = decoders.ByteLevel()
-
-    # A named token, such as end-of-text, may be in the vocabulary without being an added token. It is special too.
-    known = [token["content"] for token in added.values()]
-    for name in special:
-        if name in vocabulary and name not in known:
-            theirs.add_special_tokens([AddedToken(name, special=True, normalized=False)])
-    theirs.add_tokens([AddedToken(**added[i]) for i in sorted(added)])
-    return theirs
-
-
-def _added_tokens(file: Path, settings: dict) -> tuple[dict[int, dict], list[str]]:
-    """Return the tokens that were added to a vocab.json, and the strings of all special tokens.
-
-    The first result maps the id of each added token to the settings of this token. tokenizer_config.json lists added
-    tokens with their settings. In older folders, added_tokens.json has only the ids.
-    """
-    names: dict = settings
-    if "added_tokens_decoder" not in settings:
-        names = settings | _json_beside(file, "special_tokens_map.json")
-    listed = [names.get(name) for name in NAMED_TOKENS]
-    for key in MORE_TOKENS:
-        more = names.get(key) or []
-        listed += more.values() if isinstance(more, dict) else more
-    special = [_string_of(token) for token in listed]
-    special.append(END_OF_TEXT)  # transformers uses this token by default
-
-    if "added_tokens_decoder" in settings:
-        return {int(i): token for i, token in settings["added_tokens_decoder"].items()}, special
-
-    added = {}
-    for token, i in _json_beside(file, "added_tokens.json").items():
-        is_special = token in special
-        added[i] = {"content": token, "special": is_special, "normalized": not is_special}
-    return added, special
-
-
-def _json_beside(file: Path, name: str) -> dict:
-    """Return the object in another JSON file of the same folder. Return an empty dict if the file does not exist."""
-    beside = file.with_name(name)
-    return read_json(beside) if beside.exists() else {}
 
 
 def _ours(theirs: "tokenizers.Tokenizer", tokens: list[str]) -> Tokenizer | None:

@@ -109,7 +109,6 @@ def write_tokenizer(
     *,
     context_length: int,
     published: dict[str, Any] | None = None,
-    is_cut: bool = False,
 ) -> None:
     """Write tokenizer.json and tokenizer_config.json. transformers reads these files as PreTrainedTokenizerFast.
 
@@ -118,7 +117,6 @@ def write_tokenizer(
         folder: an existing folder.
         context_length: the maximum number of tokens that the model accepts.
         published: the tokenizer_config.json of the original folder. None if there is no such file.
-        is_cut: whether the model in the original folder accepted more tokens than this model.
     """
     if isinstance(tokenizer, LibraryTokenizer):
         text = tokenizer.text
@@ -128,9 +126,7 @@ def write_tokenizer(
 
     config: dict[str, Any] = dict(published or {})
     if published is None:
-        config = _own_config(tokenizer)
-    if published is None or is_cut:
-        config["model_max_length"] = context_length
+        config = _own_config(tokenizer) | {"model_max_length": context_length}
     # Without this class, transformers 5 builds the tokenizer class of GPT-2 and ignores ignore_merges.
     config["tokenizer_class"] = "PreTrainedTokenizerFast"
 

@@ -67,13 +67,12 @@ def test_weights_that_are_not_floats_of_one_dtype_are_refused(weight):
         build_model(checkpoint)
 
 
-def test_another_format_is_refused(path):
+@pytest.mark.parametrize("changes", [{"format": 2, "version": "0.9.1"}, {"version": "0.2.0"}])
+def test_a_checkpoint_of_another_version_is_refused_and_that_version_is_named(path, changes):
     checkpoint = make()
-    checkpoint["gptmini"]["format"] = 2
+    checkpoint["gptmini"] |= changes
     write_checkpoint(checkpoint, path)
-    assert refusal(path).startswith(
-        f"{path} has checkpoint format 2, but this version reads format 1;"
-    )
+    assert f"written by gptmini {changes['version']}," in refusal(path)
 
 
 @pytest.mark.parametrize("foreign", [{"w": torch.zeros(3)}, {"gptmini": {}, "state_dict": 5}])

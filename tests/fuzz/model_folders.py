@@ -5,13 +5,12 @@ import json
 import pytest
 
 from gptmini import tokenizer
-from gptmini.interop import Training, write_folder
+from gptmini.interop import write_folder
 from gptmini.tokenizer import LibraryTokenizer
 from interop.library_tokenizers import learned, of_sentence_piece
 from sizes import GPT2, LLAMA, MODERN
 from toys import documents_of, lines, wide_gpt
 
-NOTHING_TRAINED = Training()
 TEXT = "the cat sat on 12 mats: where are they?"
 TEMPLATE = "{{ bos_token }}{% for message in messages %}{{ message.content }}{% endfor %}"
 LLAMA_3 = {
@@ -58,7 +57,7 @@ def write_model(path, kind):
     with pytest.MonkeyPatch.context() as patch:
         if kind == "qwen3":
             patch.setattr("gptmini.interop.folder.LARGEST_FILE", "20KB")
-        write_folder(path, model, coder, NOTHING_TRAINED, kind=kind, sampling={"top_k": 0})
+        write_folder(path, model, coder, kind=kind, sampling={"top_k": 0})
 
     if kind == "qwen2":
         file = path / "tokenizer_config.json"

@@ -1,6 +1,5 @@
 """Models of the hub by name: which files of a repository are downloaded, by the filter of the hub's own client."""
 
-import json
 import shutil
 
 import huggingface_hub
@@ -9,7 +8,6 @@ from huggingface_hub.utils import filter_repo_objects
 
 import gptmini
 from gptmini.interop import write_folder
-from gptmini.interop.card import Training
 from gptmini.loading import local_path
 from gptmini.tokenizer import LibraryTokenizer
 from interop.library_tokenizers import learned
@@ -17,7 +15,6 @@ from sizes import LLAMA
 from toys import wide_gpt
 
 NAME = "someone/tiny-llama"
-NOTHING_TRAINED = Training()
 TEMPLATE = "{% for m in messages %}<s>{{ m.role }}: {{ m.content }}</s>{% endfor %}"
 # Other files of repositories that no import reads: weights for other programs and in other precisions.
 OTHERS = (
@@ -42,7 +39,7 @@ def repository(tmp_path, monkeypatch):
     tokenizer = LibraryTokenizer(coder.to_str(), n_vocab=coder.get_vocab_size(), end_of_text=1)
     settings = LLAMA | {"attention_bias": None, "vocab_size": tokenizer.n_vocab}
     monkeypatch.setattr("gptmini.interop.folder.LARGEST_FILE", "20KB")
-    write_folder(folder, wide_gpt(settings).eval(), tokenizer, NOTHING_TRAINED, sampling={})
+    write_folder(folder, wide_gpt(settings).eval(), tokenizer, sampling={})
     (folder / "chat_template.jinja").write_text(TEMPLATE)
     for name in OTHERS:
         (folder / name).parent.mkdir(exist_ok=True)
@@ -77,10 +74,8 @@ def test_a_name_on_the_hub_gives_the_model_of_the_whole_repository(repository):
         assert weight.equal(model.state_dict()[name])
 
 
-def test_added_tokens_and_settings_are_downloaded_and_other_weights_are_not(repository):
+def test_settings_are_downloaded_and_other_weights_are_not(repository):
     folder, cache = repository
-    for name in ("added_tokens.json", "special_tokens_map.json", "vocab.json", "merges.txt"):
-        (folder / name).write_text(json.dumps({}))
     local_path(NAME)
     left_out = {str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file()}
     left_out -= {str(file.relative_to(cache)) for file in cache.rglob("*") if file.is_file()}

@@ -11,7 +11,6 @@ from tokenizers import pre_tokenizers
 import gptmini
 from gptmini.generation import generate_stream
 from gptmini.interop import to_hugging_face, write_folder, write_gguf
-from gptmini.interop.card import Training
 from gptmini.interop.hugging_face import from_hugging_face, to_gpt_config
 from gptmini.interop.reading import read_folder
 from gptmini.model import GPTConfig
@@ -43,7 +42,6 @@ LLAMA_3 = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 64,
 }
-NOTHING_TRAINED = Training()
 LINEAR = {"rope_type": "linear", "rope_theta": 100.0, "factor": 3.0}
 # The name in transformers, the differences from SIZES, and the model type of the export.
 MODELS = {
@@ -196,7 +194,7 @@ def test_a_folder_is_read_and_written_with_its_tokenizer_to_the_letter(folder, t
     assert isinstance(tokenizer, LibraryTokenizer)
     assert (tokenizer.end_of_text, list(tokenizer.prefix_ids)) == (1, [0])
 
-    write_folder(tmp_path / "out", model, tokenizer, NOTHING_TRAINED, sampling={})
+    write_folder(tmp_path / "out", model, tokenizer, sampling={})
     written = (tmp_path / "out" / "tokenizer.json").read_bytes()
     assert written == (path / "tokenizer.json").read_bytes()
 
@@ -223,7 +221,7 @@ def test_an_export_names_the_positions_of_the_weights_and_not_the_context_of_tra
     model, tokenizer = read_folder(path)
     lengths = {"context_length": 7, "full_context_length": CONTEXT}
     tuned = adapt(model, GPTConfig(**asdict(model.config) | lengths)).eval()
-    write_folder(tmp_path / "out", tuned, tokenizer, NOTHING_TRAINED, sampling={})
+    write_folder(tmp_path / "out", tuned, tokenizer, sampling={})
 
     back = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "out").eval()
     assert back.config.max_position_embeddings == CONTEXT
@@ -265,7 +263,7 @@ def test_a_sample_ends_at_each_id_that_ends_an_answer(folder, tmp_path):
 
     # A checkpoint and an exported folder contain the ids.
     again = from_dict(tokenizer.to_dict())
-    write_folder(tmp_path / "out", model, again, NOTHING_TRAINED, sampling={})
+    write_folder(tmp_path / "out", model, again, sampling={})
     exported = transformers.GenerationConfig.from_pretrained(tmp_path / "out")
     assert exported.eos_token_id == [1, 0, end]
 
