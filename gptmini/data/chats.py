@@ -91,7 +91,7 @@ def join_chats(parts: Iterable[Path]) -> ChatReport:
     return chats
 
 
-def nothing_in(split: str, chats: ChatReport | None, loss_on: str) -> str:
+def nothing_in(split: str, chats: ChatReport | None = None, loss_on: str = "all") -> str:
     """Return the error message for a split that contains nothing to train or validate on."""
     problem = f"the {split} split must contain text, got no text; give more text"
     if chats is None:

@@ -6,11 +6,14 @@ import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
 from gptmini.tokenizer import Document as Document
+
+if TYPE_CHECKING:
+    from gptmini.data.preparation import Preparation
 
 # The type of a function that returns the SHA-256 digest of a file in hexadecimal. A file that did not change is not
 # read a second time.
@@ -33,6 +36,8 @@ class Corpus(ABC):
     loss_on: str = "all"
     # "fail", or "skip" to skip chats that the template of the tokenizer rejects.
     on_error: str = "fail"
+    # False if parts of the corpus may be tokens. These tokens then determine the tokenizer.
+    is_text: bool = True
 
     @property
     def folder_name(self) -> str:
@@ -48,6 +53,13 @@ class Corpus(ABC):
     @abstractmethod
     def documents(self) -> Iterator[Document]:
         """Yield every document once, in a fixed order. Each call reads all documents from the start."""
+
+    def prepare_tokens(self, preparation: "Preparation") -> bool:
+        """Write the prepared folder unless it is complete. Return whether this call wrote it.
+
+        Called by gptmini.data.prepare. By default, the documents are encoded.
+        """
+        return preparation.encode()
 
     def boundary(self) -> int | None:
         """Return the number of UTF-8 bytes before the held-out end of the text.

@@ -14,14 +14,13 @@ from pydantic import Field, validate_call, with_config
 from typing_extensions import TypedDict
 
 from gptmini.data.corpus import Corpus, DigestOf, Document, HeldOut
-from gptmini.data.meta import SPLITS, digest_of_json, read_meta, write_meta
+from gptmini.data.meta import SPLITS, digest_of_json
 from gptmini.data.opening import Encoding
 from gptmini.data.outputs import is_prepared
 from gptmini.data.paths import Paths
-from gptmini.data.preparation import prepare
+from gptmini.data.preparation import Preparation, prepare
 from gptmini.data.readers import FieldName, LossOn, OnError, Separator, Template
-from gptmini.data.recipe import plan_recipe
-from gptmini.data.splits import BuildTokenizer, SplitDocuments, Watcher, build_from
+from gptmini.data.splits import SplitDocuments, Watcher, build_from
 from gptmini.data.store import TokenStore
 from gptmini.data.text_corpus import TextCorpus
 from gptmini.settings import STRICT, FileName
@@ -61,6 +60,8 @@ class Part(NamedTuple):
 
 class Mixture(Corpus):
     """Sources with weights. They are the data of a run."""
+
+    is_text = False
 
     @validate_call(config=STRICT)
     def __init__(
@@ -122,73 +123,62 @@ class Mixture(Corpus):
             n_read += self._current.size * self._current.share_read()
         return n_read / max(n_all, 1)
 
-    def prepare(
-        self,
-        build_tokenizer: BuildTokenizer,
-        root: str | Path,
-        *,
-        n_workers: int = 1,
-        watcher: Watcher | None = None,
-    ) -> tuple[TokenStore, bool]:
+    def prepare_tokens(self, preparation: Preparation) -> bool:
         """Prepare the texts with one tokenizer, and write a folder that refers to the prepared texts.
 
-        The arguments are the same as for data.prepare. Raises UserError if a text cannot be read, or if the prepared
-        folders have different tokenizers.
+        Raises UserError if a text cannot be read, or if the prepared folders have different tokenizers.
         """
-        watcher = watcher or Watcher()
-        recipe = plan_recipe(self, build_tokenizer, root)
-        folder = recipe.folder
-        kind = recipe.contents["builder"]["name"]
-        known = read_meta(folder) if (folder / "meta.json").is_file() else None
+        folder = preparation.folder
+        known = preparation.known_meta()
         if known is not None:
             tokenizer = from_dict(known["tokenizer"])
         else:
-            tokenizer = self._tokenizer(build_tokenizer, kind, watcher)
+            tokenizer = self._tokenizer(preparation)
 
         # Open each source that is already prepared. Prepare the other sources. The other sources include sources that
         # were prepared before, but were deleted or moved since then.
         is_new = False
         stores = []
         # The kind and the content of the tokenizer determine the names and fingerprints of prepared folders.
+        kind = preparation.recipe.contents["builder"]["name"]
         builder = prebuilt(tokenizer, name=kind, sha256=digest_of_json(tokenizer.to_dict()))
+        watcher = preparation.watcher
         for part in self.parts:
             store = part.data
             if not isinstance(store, TokenStore):
                 store, is_prepared_now = prepare(
                     store,
                     builder,
-                    root,
-                    n_workers=n_workers,
+                    folder.parent,
+                    n_workers=preparation.n_workers,
                     watcher=replace(watcher, on_note=partial(_forward_note, watcher, part.name)),
                 )
                 is_new = is_new or is_prepared_now
             stores.append(store)
 
         sources = self._described(stores, folder)
-        if known is None or known["sources"] != sources:
-            is_new = True
-            recipe.digests.check_unchanged()
-            meta = recipe.contents | {
-                "dtype": stores[0].meta["dtype"],
-                "tokenizer": tokenizer.to_dict(),
-                "sources": sources,
+        if known is not None and known["sources"] == sources:
+            return is_new
+        counts = {
+            split: {
+                "documents": sum(store.n_documents(split) for store in stores),
+                "bytes": sum(store.n_bytes(split) for store in stores),
+                "tokens": sum(store.n_tokens(split) for store in stores),
+                "largest_id": max(store.largest_id(split) for store in stores),
             }
-            for split in SPLITS:
-                meta[split] = {
-                    "documents": sum(store.n_documents(split) for store in stores),
-                    "bytes": sum(store.n_bytes(split) for store in stores),
-                    "tokens": sum(store.n_tokens(split) for store in stores),
-                    "largest_id": max(store.largest_id(split) for store in stores),
-                }
-            write_meta(folder, meta)
-        return TokenStore(folder), is_new
+            for split in SPLITS
+        }
+        dtype = stores[0].meta["dtype"]
+        preparation.write_links(tokenizer, dtype, {"sources": sources} | counts)
+        return True
 
-    def _tokenizer(self, build_tokenizer: BuildTokenizer, kind: str, watcher: Watcher) -> Tokenizer:
+    def _tokenizer(self, preparation: Preparation) -> Tokenizer:
         """Return the tokenizer of the prepared sources. If no source is prepared, build a tokenizer from all texts."""
         prepared = [part.data for part in self.parts if isinstance(part.data, TokenStore)]
         if not prepared:
-            return build_from(build_tokenizer, SplitDocuments(self, watcher))
+            return build_from(preparation.build_tokenizer, preparation.documents)
 
+        kind = preparation.recipe.contents["builder"]["name"]
         for store in prepared:
             found = store.meta["builder"]["name"]
             if found != kind:

@@ -15,7 +15,7 @@ from threading import Event
 
 from gptmini.data.chats import join_chats, nothing_in
 from gptmini.data.corpus import Corpus
-from gptmini.data.meta import SPLITS, remedy, write_meta
+from gptmini.data.meta import SPLITS, read_meta, remedy, write_meta
 from gptmini.data.recipe import Recipe, plan_recipe
 from gptmini.data.splits import (
     BuildTokenizer,
@@ -54,7 +54,7 @@ def prepare(
     """Open the tokens of a corpus. If the tokens do not exist, encode the corpus and write the tokens.
 
     Args:
-        corpus: the text, such as a gptmini.data.TextCorpus.
+        corpus: the text, such as a gptmini.data.TextCorpus, or token files, or a mixture.
         build_tokenizer: a builder of gptmini.tokenizer, such as gptmini.tokenizer.byte, or a functools.partial of a
             builder. The builder receives the documents and may iterate over them several times. A long document
             arrives in parts.
@@ -65,24 +65,18 @@ def prepare(
     Returns the token store, and whether this call wrote the tokens.
     Raises UserError if text cannot be read or encoded, if a split has no text, or if the prepared folder is damaged.
     """
-    watcher = watcher or Watcher()
-    recipe = plan_recipe(corpus, build_tokenizer, root)
-    folder = recipe.folder
-    parts = folder.with_name(f".{folder.name}.parts")
-
-    is_new = not folder.exists()
-    # A process that was killed may leave the parts of a finished folder.
-    if is_new or parts.exists():
-        with _locked(folder, watcher):
-            is_new = not folder.exists()  # another process may have prepared it meanwhile
-            if is_new:
-                _Preparation(corpus, recipe, parts, n_workers, watcher).run(build_tokenizer)
-            shutil.rmtree(parts, ignore_errors=True)
-
+    preparation = Preparation(
+        corpus,
+        build_tokenizer,
+        root,
+        n_workers=n_workers,
+        watcher=watcher or Watcher(),
+    )
+    is_new = corpus.prepare_tokens(preparation)
     if is_new:
         for note in corpus.notes():
-            watcher.on_note(note)
-    return _open(recipe), is_new
+            preparation.watcher.on_note(note)
+    return _open(preparation.recipe), is_new
 
 
 @contextmanager
@@ -120,36 +114,67 @@ def _open(recipe: Recipe) -> TokenStore:
     return store
 
 
-class _Preparation:
+class Preparation:
     """The steps that write one prepared folder."""
 
     def __init__(
-        self, corpus: Corpus, recipe: Recipe, parts: Path, n_workers: int, watcher: Watcher
+        self,
+        corpus: Corpus,
+        build_tokenizer: BuildTokenizer,
+        root: str | Path,
+        *,
+        n_workers: int,
+        watcher: Watcher,
     ) -> None:
-        """Store the arguments of prepare. `parts` is the folder of the encoded tasks and the tokenizer."""
+        """Find the prepared folder in root. The arguments are the same as for prepare."""
         self.corpus = corpus
-        self.recipe = recipe
-        self.parts = parts
+        self.build_tokenizer = build_tokenizer
         self.n_workers = n_workers
         self.watcher = watcher
+        self.recipe = plan_recipe(corpus, build_tokenizer, root)
+        self.folder = self.recipe.folder
+        # The encoded tasks and the tokenizer of a running or interrupted preparation.
+        self.parts = self.folder.with_name(f".{self.folder.name}.parts")
         self.documents = SplitDocuments(corpus, watcher)
 
-    def run(self, build_tokenizer: BuildTokenizer) -> None:
-        """Write the prepared folder.
+    def known_meta(self) -> dict | None:
+        """Return the content of meta.json in the folder, or None if there is no such file."""
+        return read_meta(self.folder) if (self.folder / "meta.json").is_file() else None
 
-        Encoded tasks stay on disk if the work is interrupted or the disk is full. After an error in the text,
-        encoded tasks are deleted, because the corrected text will have a different fingerprint.
+    def write_links(self, tokenizer: Tokenizer, dtype: str, contents: dict) -> None:
+        """Write a folder whose tokens are in other folders or files. `contents` are more keys of meta.json."""
+        self.recipe.digests.check_unchanged()
+        write_meta(
+            self.folder,
+            self.recipe.contents | {"dtype": dtype, "tokenizer": tokenizer.to_dict()} | contents,
+        )
+
+    def encode(self) -> bool:
+        """Encode the documents unless the folder exists. Return whether this call wrote the folder.
+
+        Only one process at a time encodes. Encoded tasks stay on disk if the work is interrupted or the disk is full.
+        After an error in the text, encoded tasks are deleted, because the corrected text will have a different
+        fingerprint.
         """
-        try:
-            tokenizer, n_tasks = self._encoded(build_tokenizer)
-            self.recipe.digests.check_unchanged()
-            with naming(self.recipe.folder):
-                self._join(tokenizer, n_tasks)
-        except UserError:
+        is_new = not self.folder.exists()
+        # A process that was killed may leave the parts of a finished folder.
+        if not is_new and not self.parts.exists():
+            return False
+        with _locked(self.folder, self.watcher):
+            is_new = not self.folder.exists()  # another process may have prepared it meanwhile
+            try:
+                if is_new:
+                    tokenizer, n_tasks = self._encoded()
+                    self.recipe.digests.check_unchanged()
+                    with naming(self.folder):
+                        self._join(tokenizer, n_tasks)
+            except UserError:
+                shutil.rmtree(self.parts, ignore_errors=True)
+                raise
             shutil.rmtree(self.parts, ignore_errors=True)
-            raise
+        return is_new
 
-    def _encoded(self, build_tokenizer: BuildTokenizer) -> tuple[Tokenizer, int]:
+    def _encoded(self) -> tuple[Tokenizer, int]:
         """Build the tokenizer and encode every task.
 
         If documents were in the wrong splits, build the tokenizer and encode every task a second time.
@@ -157,13 +182,13 @@ class _Preparation:
         Returns the tokenizer and the number of tasks.
         """
         while True:
-            tokenizer = self._tokenizer(build_tokenizer)
+            tokenizer = self._tokenizer()
             try:
                 return tokenizer, self._encode(tokenizer)
             except SplitsChanged:
                 shutil.rmtree(self.parts)
 
-    def _tokenizer(self, build_tokenizer: BuildTokenizer) -> Tokenizer:
+    def _tokenizer(self) -> Tokenizer:
         """Load the tokenizer of an interrupted preparation.
 
         If no tokenizer was saved, build a tokenizer from the documents and save this tokenizer.
@@ -176,7 +201,7 @@ class _Preparation:
                 return from_dict(kept["tokenizer"])
             shutil.rmtree(self.parts)  # a different version may cut the text into different tasks
 
-        tokenizer = build_from(build_tokenizer, self.documents)
+        tokenizer = build_from(self.build_tokenizer, self.documents)
         if self.corpus.template is not None:
             tokenizer = with_chat_template(tokenizer)
         self.recipe.digests.check_unchanged()  # the saved tokenizer must belong to this text
@@ -247,7 +272,6 @@ class _Preparation:
                 raise UserError(nothing_in(split, chats, self.corpus.loss_on))
         write_meta(joined, meta)
 
-        folder = self.recipe.folder
         skipped = self.corpus.skipped()
         if chats is not None:
             skipped += chats.skipped()
@@ -257,5 +281,5 @@ class _Preparation:
             with (joined / "skipped.txt").open("wb") as file:
                 file.write(skipped.encode("utf-8", errors="replace"))
                 flush_file(file)
-            self.watcher.on_note(f"skipped records are listed in {folder / 'skipped.txt'}")
-        joined.rename(folder)
+            self.watcher.on_note(f"skipped records are listed in {self.folder / 'skipped.txt'}")
+        joined.rename(self.folder)

@@ -15,12 +15,12 @@ from typing import NamedTuple
 import numpy as np
 from pydantic import validate_call
 
+from gptmini.data.chats import nothing_in
 from gptmini.data.corpus import Corpus, DigestOf, Document, HeldOut
-from gptmini.data.meta import SPLITS, read_meta, write_meta
+from gptmini.data.meta import SPLITS
 from gptmini.data.paths import STANDARD_INPUT, Paths, find_files, note_about, without_held_out
-from gptmini.data.recipe import plan_recipe
-from gptmini.data.splits import BuildTokenizer, Progress, Watcher
-from gptmini.data.store import TokenStore
+from gptmini.data.preparation import Preparation
+from gptmini.data.splits import Progress, Watcher
 from gptmini.settings import STRICT, FileName
 from gptmini.tokenizer import Tokenizer
 from gptmini.user_error import UserError
@@ -60,6 +60,8 @@ class TokenFile(NamedTuple):
 
 class TokenFiles(Corpus):
     """Token files as the data of a run. The files are read to count the ids. The files are never copied."""
+
+    is_text = False
 
     @validate_call(config=STRICT)
     def __init__(
@@ -117,47 +119,31 @@ class TokenFiles(Corpus):
         )
         yield  # makes this function a generator, as in other corpora
 
-    def prepare(
-        self,
-        build_tokenizer: BuildTokenizer,
-        root: str | Path,
-        *,
-        n_workers: int = 1,
-        watcher: Watcher | None = None,
-    ) -> tuple[TokenStore, bool]:
-        """Write a prepared folder that describes the files, unless this folder exists.
+    def notes(self) -> list[str]:
+        """Return the notes on the files."""
+        return self._notes
 
-        Arguments and result are the same as for data.prepare. n_workers is unused, because nothing is encoded.
+    def prepare_tokens(self, preparation: Preparation) -> bool:
+        """Write a folder that describes the files, unless this folder exists and the files were not moved.
+
         Raises UserError if an id is outside the tokenizer's vocabulary.
         """
-        watcher = watcher or Watcher()
-        recipe = plan_recipe(self, build_tokenizer, root)
         splits = self._splits()
         places = {split: _places(files) for split, files in splits.items()}
+        known = preparation.known_meta()
+        if known is not None and all(known[split]["files"] == places[split] for split in SPLITS):
+            return False
 
-        known = None
-        if (recipe.folder / "meta.json").is_file():
-            meta = read_meta(recipe.folder)
-            known = {split: meta[split].get("files") for split in SPLITS}
-        is_new = known != places  # is_new is True too if the files were moved
-        if is_new:
-            tokenizer = build_tokenizer(self.documents())
-            meta = recipe.contents | {
-                "dtype": self._dtype().name,
-                "tokenizer": tokenizer.to_dict(),
-            }
-            for split, files in splits.items():
-                counts = counts_of(files, tokenizer, watcher)
-                if not counts["bytes"]:
-                    raise UserError(
-                        f"the {split} split must contain text, got no text; give more tokens"
-                    )
-                meta[split] = counts | {"files": places[split]}
-            recipe.digests.check_unchanged()
-            write_meta(recipe.folder, meta)
-            for note in self._notes:
-                watcher.on_note(note)
-        return TokenStore(recipe.folder), is_new
+        tokenizer = preparation.build_tokenizer(self.documents())
+        counts = {
+            split: counts_of(files, tokenizer, preparation.watcher) | {"files": places[split]}
+            for split, files in splits.items()
+        }
+        for split in SPLITS:
+            if not counts[split]["bytes"]:
+                raise UserError(nothing_in(split))
+        preparation.write_links(tokenizer, self._dtype().name, counts)
+        return True
 
     def _splits(self) -> dict[str, list[TokenFile]]:
         """Return the files of each split. A file at the boundary between the splits is divided into two parts."""

@@ -75,7 +75,7 @@ class BudgetChooser:
         rungs: list[Rung] = []
         # If the vocabulary size is chosen here, choose it before building the tokenizer. Token files have their own
         # tokenizer. The sources of a mixture may have their own tokenizer, too.
-        if "tokenizer.vocab_size" in self.open_keys and not hasattr(corpus, "prepare"):
+        if "tokenizer.vocab_size" in self.open_keys and corpus.is_text:
             rungs = self._choose_sizes(partial(Text.in_pairs, bytes_to_train_on(corpus)))
 
         def on_progress(progress: "Progress") -> None:

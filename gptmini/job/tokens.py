@@ -1,6 +1,5 @@
 """Open the tokens of a run, or prepare them from the text."""
 
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,9 +38,8 @@ def open_tokens(
     if corpus is None:
         assert settings.text is not None
         corpus = settings.text()
-    # Token files and mixtures have their own prepare().
-    prepare_it = getattr(corpus, "prepare", partial(prepare, corpus))
-    store, is_new = prepare_it(
+    store, is_new = prepare(
+        corpus,
         _builder(settings, state),
         Path(settings.root.data_dir).expanduser(),
         n_workers=settings.root.n_workers,

@@ -29,7 +29,7 @@ def sources(folder, **others):
 
 def mixed(given, folder, build=tokenizer.byte, **more):
     """Prepare a mixture; return its store, and whether it was written now."""
-    return Mixture(given, 0.1).prepare(build, folder / "data", **more)
+    return prepare(Mixture(given, 0.1), build, folder / "data", **more)
 
 
 def test_texts_are_prepared_under_one_tokenizer(texts):
@@ -59,7 +59,7 @@ def test_bpe_learns_from_all_texts_and_of_long_ones_from_a_sample_of_each(texts,
     mixture = Mixture(sources(texts), 0.1)
     assert mixture.share_read() == 0
     build = partial(tokenizer.bpe, vocab_size=300, train_bytes=2**20)
-    store, _ = mixture.prepare(build, texts / "data")
+    store, _ = prepare(mixture, build, texts / "data")
     learned = set(store.tokenizer.ranks[256:])
     assert learned & {b" x", b"xy", b"yz"}
     assert learned & {b" a", b"aa", b"ab"}

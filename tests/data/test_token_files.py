@@ -5,7 +5,7 @@ import pytest
 import tiktoken
 
 from gptmini import tokenizer
-from gptmini.data import TokenFiles, TokenStore, Watcher
+from gptmini.data import TokenFiles, TokenStore, Watcher, prepare
 from gptmini.user_error import UserError
 from tokenizer.texts import tokenizer_of_gpt2
 
@@ -33,7 +33,7 @@ def as_llm_c_writes(path, ids, *, magic=20240520, version=1, dtype=np.uint16):
 def prepared(path, *, val_path=None, val_fraction=0.5, build=tokenizer.byte):
     """Prepare token files in the folder data beside them; return the store, and whether it was written now."""
     source = TokenFiles(str(path), None if val_path is None else str(val_path), val_fraction)
-    return source.prepare(build, path.parent / "data")
+    return prepare(source, build, path.parent / "data")
 
 
 @pytest.mark.parametrize("write", [as_nanogpt_writes, as_llm_c_writes])
@@ -110,7 +110,7 @@ def test_a_file_that_changes_while_it_is_counted_is_refused(tmp_path):
     source = TokenFiles(str(tmp_path / "a.bin"), None, 0.5)
     watcher = Watcher(on_progress=lambda _: (tmp_path / "a.bin").write_bytes(bytes(30_000)))
     with pytest.raises(UserError, match=r"a\.bin must not change"):
-        source.prepare(tokenizer.byte, tmp_path / "data", watcher=watcher)
+        prepare(source, tokenizer.byte, tmp_path / "data", watcher=watcher)
     assert not list((tmp_path / "data").glob("tokens*"))
 
 
@@ -158,7 +158,7 @@ MISTAKES = {
     ),
     "no text": (
         lambda path: as_nanogpt_writes(path, [256, 256, 256]),
-        r"the train split must .* text, .*; give more tokens",
+        r"the train split must .* text, .*; give more text",
     ),
 }
 

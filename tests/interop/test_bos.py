@@ -305,7 +305,7 @@ def test_token_files_stay_as_they_are_and_their_beginnings_are_no_text(folders, 
     ids = [0, *tokenizer.encode(WORDS), 1] * 20
     np.array(ids, dtype="<u2").tofile(tmp_path / "train.bin")
     corpus = TokenFiles(tmp_path / "train.bin", None, 0.5)
-    store, _ = corpus.prepare(builder_of(tokenizer), tmp_path / "data")
+    store, _ = prepare(corpus, builder_of(tokenizer), tmp_path / "data")
     assert [*store.tokens("train")[:], *store.tokens("val")[:]] == ids
     n_bytes = store.n_bytes("train") + store.n_bytes("val")
     assert n_bytes == 20 * len(WORDS.encode())
