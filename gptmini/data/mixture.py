@@ -48,6 +48,7 @@ class SourceSettings(TypedDict):
     on_error: NotRequired[OnError]
     template: NotRequired[Template | None]
     loss_on: NotRequired[LossOn]
+    quote: NotRequired[bool | None]
 
 
 class Part(NamedTuple):

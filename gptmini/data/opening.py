@@ -203,7 +203,7 @@ class LineTooLongError(Exception):
 
 
 class Lines:
-    """An iterator over the lines of an open file. It stores the position of the next line, and can go back.
+    """An iterator over the lines of an open file. It stores the position of the next line.
 
     An invalid byte becomes half of a surrogate pair, so that only the record with this byte is unreadable.
     """
@@ -222,48 +222,15 @@ class Lines:
         self._file = file
         self._number = 1  # number of the next line
         self._offset = text.offset  # position of the next line in the decompressed file
-
         self._length = 0  # characters of the current record read so far
-        # The lines after the first line of a record are kept, because they may be read a second time. _n_kept is the
-        # number of characters of the kept lines.
-        self._kept = io.StringIO(newline="")
-        self._n_kept = 0
-        # The position in _kept, the line number and the file offset of the second line of the current record. None if
-        # this line has not been read yet, or is too long to keep.
-        self._second: tuple[int, int, int] | None = None
 
-    def place(self) -> str:
-        """Return the file, the line number and the byte offset of the next line as text for a message."""
-        return f"{self._file}, line {self._number:,} (byte {self._offset:,})"
-
-    def begin_record(self) -> None:
-        """Start a record with the next line."""
+    def begin_record(self) -> str:
+        """Start a record with the next line. Return the file, the number and the byte offset of this line."""
         self._length = 0
-        self._second = None
-        if self._n_kept:
-            place = self._kept.tell()
-            # Drop the lines that will not be read a second time. This step copies the remaining lines. If many lines
-            # remain, this step is rare, because the copy is slow.
-            if place == self._n_kept or place > LONGEST_LINE:
-                self._kept = io.StringIO(self._kept.read(), newline="")
-                self._n_kept -= place
+        return self._place()
 
-    def go_back(self) -> None:
-        """Go back to the second line of the current record, if it was read and kept."""
-        if self._second is not None:
-            place, self._number, self._offset = self._second
-            self._kept.seek(place)
-
-    def n_behind_first(self, test: Callable[[str], bool]) -> int:
-        """Return the number of lines after the first line of the current record. Return 0 if a line fails a test."""
-        if self._second is None:
-            return 0
-        place, number, _ = self._second
-        now = self._kept.tell()
-        self._kept.seek(place)
-        all_pass = all(test(self._kept.readline()) for _ in range(self._number - number))
-        self._kept.seek(now)
-        return self._number - number if all_pass else 0
+    def _place(self) -> str:
+        return f"{self._file}, line {self._number:,} (byte {self._offset:,})"
 
     def __iter__(self) -> "Lines":
         """Return self."""
@@ -276,24 +243,12 @@ class Lines:
         Raises UserError for bytes that are invalid in UTF-16 or UTF-32, because the rest of the file cannot be decoded.
         """
         is_first = self._length == 0
-        if not is_first and self._second is None:
-            self._second = (self._kept.tell(), self._number, self._offset)
-
-        line = self._kept.readline() if self._n_kept else ""
-        if line:
-            self._offset += self._n_bytes(line)
-        else:
-            line = self._read_whole()
-            if not line:
-                raise StopIteration
-            if not is_first and len(line) <= LONGEST_LINE:
-                self._n_kept += self._kept.write(line)
+        line = self._read_whole()
+        if not line:
+            raise StopIteration
         self._number += 1
-
         self._length += len(line)
         if self._length > LONGEST_LINE:
-            if len(line) > LONGEST_LINE:
-                self._second = None
             what = "line" if is_first else "record"
             raise LineTooLongError(f"the {what} has more than {LONGEST_LINE:,} characters")
         return line
@@ -313,12 +268,8 @@ class Lines:
             line = self._wrapper.readline(LONGEST_LINE + 1)
         except UnicodeDecodeError as error:
             raise UserError(
-                f"{self.place()}: this line or a later line contains invalid {encoding.upper()} ({error.reason})",
+                f"{self._place()}: this line or a later line contains invalid {encoding.upper()} ({error.reason})",
                 for_training=ENCODING_REMEDY,
             ) from None
-        self._offset += self._n_bytes(line)
+        self._offset += len(line.encode(encoding, errors="surrogateescape"))
         return line
-
-    def _n_bytes(self, line: str) -> int:
-        """Return the number of bytes of a line in the file."""
-        return len(line.encode(self._wrapper.encoding, errors="replace"))

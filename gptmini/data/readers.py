@@ -3,8 +3,6 @@
 import csv
 import json
 from collections.abc import Iterator
-from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -22,7 +20,6 @@ from gptmini.data.opening import (
     opened,
 )
 from gptmini.data.pieces import Piece, in_pieces
-from gptmini.data.quoting import DELIMITERS, guess_delimiter, looks_like_row, quoting_of
 from gptmini.user_error import UserError
 
 ROWS = 256  # rows of a Parquet file that are read at a time
@@ -30,8 +27,11 @@ FIELDS_SHOWN = 12  # number of field names that an error shows
 SHOWN = 80  # number of characters of a wrong value that an error shows
 # Number of skipped records that are listed. More skipped records are only counted.
 MOST_LISTED = 10_000
-# A note reports a value if the value has at least this many lines and all these lines look like rows. Text often
-# contains a few lines that look like rows.
+# Delimiter of the values in a row for each kind of file.
+DELIMITERS = {"csv": ",", "tsv": "\t"}
+OTHER_DELIMITERS = ",;\t|"  # delimiters of tables that other programs write
+# A note reports a value if it has at least this many lines with as many delimiters as a row. Text often contains a few
+# lines that look like rows.
 SUSPICIOUS = 3
 
 IS_CHAT = "contains a chat instead of text"
@@ -59,6 +59,7 @@ class Reader:
         encoding: str = "utf-8",
         on_error: OnError = "fail",
         template: Template | None = None,
+        quote: bool | None = None,
     ) -> None:
         """Configure the reader.
 
@@ -71,8 +72,10 @@ class Reader:
             on_error: "fail", or "skip" to skip unreadable records.
             template: "chat" if the records contain chats. gptmini.data.chat_formats describes the formats of chats.
                 Each chat becomes one document. The document is one piece and contains the messages in JSON.
+            quote: whether quotation marks around a value of CSV or TSV are not part of the value. None: True for CSV.
         """
         self.template = template
+        self.quote = quote
         self.field = field
         self.separator = separator
         self.encoding = encoding
@@ -82,12 +85,9 @@ class Reader:
         self.n_separators = 0  # number of separators that were found in plain text
         self.n_skipped = 0  # number of skipped records
         self.skipped: list[str] = []  # errors of the first MOST_LISTED skipped records
-        # `quoted` lists .tsv files in which quotation marks around values were removed. `marked` lists .tsv files in
-        # which quotation marks are part of the text.
-        self.quoted: list[Path] = []
-        self.marked: list[Path] = []
-        # Places of the first MOST_LISTED values whose lines look like rows of the table.
-        self.merged: list[str] = []
+        self.merged = (
+            ""  # place of the first row with a value whose lines look like rows of the table
+        )
         self.unused: set[str] = set()  # names of fields of chats that are known, but not used
 
     def pieces(self, file: Path) -> Iterator[Piece]:
@@ -150,8 +150,7 @@ class Reader:
         """Yield the texts of JSON records, one record per line. Skip blank lines."""
         lines = Lines(text, file, newline="\n")
         while True:
-            lines.begin_record()
-            where = lines.place()
+            where = lines.begin_record()
             try:
                 line = next(lines)
             except StopIteration:
@@ -169,23 +168,23 @@ class Reader:
                 continue
             yield from self._text_of(record, where)
 
+    def is_quoted(self, kind: str) -> bool:
+        """Return whether quotation marks around a value are not part of the value in this kind of table."""
+        return kind == "csv" if self.quote is None else self.quote
+
     def _table_texts(self, text: Opened, file: Path, kind: str) -> Iterator[Piece]:
         """Yield the texts in a column of a CSV or TSV file. Skip blank lines.
 
         The first line of the file contains the names of the columns.
         """
         delimiter = DELIMITERS[kind]
-        is_quoted = kind == "csv" or quoting_of(file, self.encoding) == "quoted"
-        if kind == "tsv" and is_quoted:
-            self.quoted.append(file)
-
         # This limit applies to the entire process. Lines already rejects longer records.
         csv.field_size_limit(LONGEST_LINE)
         lines = Lines(text, file, newline="")
         rows = csv.reader(
             lines,
             delimiter=delimiter,
-            quoting=csv.QUOTE_MINIMAL if is_quoted else csv.QUOTE_NONE,
+            quoting=csv.QUOTE_MINIMAL if self.is_quoted(kind) else csv.QUOTE_NONE,
             strict=True,
         )
         try:
@@ -193,44 +192,29 @@ class Reader:
         except (csv.Error, LineTooLongError):
             names = []
         if self.field not in names:
-            following = ""
-            with suppress(LineTooLongError):
-                following = next(lines, "")
-            found, names, remedy = guess_delimiter(names, delimiter, following)
             problem = _missing(str(file), self.field, names)
-            raise UserError(f"{problem}, separated by {found}; {remedy}")
+            if len(names) == 1 and any(mark in names[0] for mark in OTHER_DELIMITERS):
+                problem += f"; separate the values by {delimiter!r}, as the file extension requires"
+            raise UserError(problem)
         column = names.index(self.field)
-        is_like_row = partial(looks_like_row, delimiter=delimiter, n_values=len(names))
 
-        has_marks = False
         while True:
-            lines.begin_record()
-            where = lines.place()
+            where = lines.begin_record()
             try:
                 row = next(rows)
             except StopIteration:
-                break
+                return
             except (csv.Error, LineTooLongError) as error:
-                # After a stray quotation mark, the next lines are rows. Read these lines again.
-                lines.go_back()
                 self._skip(f"{where}: invalid table row: {error}")
                 continue
-
-            n_like_rows = lines.n_behind_first(is_like_row)
             if not row:
                 continue
             if len(row) != len(names):
-                if n_like_rows:
-                    lines.go_back()
                 self._skip(f"{where}: the row must have {len(names)} values, got {len(row)}")
                 continue
-            if n_like_rows >= SUSPICIOUS and len(self.merged) < MOST_LISTED:
-                self.merged.append(where)
-            has_marks |= not is_quoted and row[column].startswith('"')
+            if not self.merged and any(_has_rows(value, delimiter, len(names)) for value in row):
+                self.merged = where
             yield from self._checked(row[column], where)
-
-        if has_marks:
-            self.marked.append(file)
 
     def _parquet_texts(self, file: Path) -> Iterator[Piece]:
         """Yield the texts in a column of a Parquet file. Estimate the position in the file from the row number."""
@@ -330,6 +314,16 @@ def _missing(where: str, field: str, names: list[str]) -> str:
     found = ", ".join(shown_names) or "none"
     # gptmini.evaluation.texts replaces data.field by the option --field.
     return f"{where}: expected the field '{field}' (set data.field to read another one), got the fields {found}"
+
+
+def _has_rows(value: str, delimiter: str, n_values: int) -> bool:
+    """Return whether a stray quotation mark may have joined several rows of a table to this value."""
+    inner = value.splitlines()[1:-1]  # marks are in the first and the last line
+    return (
+        n_values > 1
+        and len(inner) >= SUSPICIOUS
+        and all(line.count(delimiter) == n_values - 1 for line in inner)
+    )
 
 
 def _reason(error: Exception) -> str:

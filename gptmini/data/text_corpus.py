@@ -19,8 +19,15 @@ from gptmini.data.paths import (
     without_held_out,
 )
 from gptmini.data.pieces import Piece
-from gptmini.data.quoting import quoting_of
-from gptmini.data.readers import FieldName, LossOn, OnError, Reader, Separator, Template
+from gptmini.data.readers import (
+    DELIMITERS,
+    FieldName,
+    LossOn,
+    OnError,
+    Reader,
+    Separator,
+    Template,
+)
 from gptmini.settings import STRICT, FileName
 from gptmini.user_error import UserError
 
@@ -46,6 +53,7 @@ class TextCorpus(Corpus):
         on_error: OnError = "fail",
         template: Template | None = None,
         loss_on: LossOn = "all",
+        quote: bool | None = None,
     ) -> None:
         """Find the files.
 
@@ -56,7 +64,7 @@ class TextCorpus(Corpus):
                 the name of the files if the text has the default name.
             val_path: files of held-out text, in the same forms as path. A file that is in path and in val_path is only
                 held out. With None, a fraction of the text in path is held out.
-            field, encoding: see Reader.
+            field, encoding, quote: see Reader.
             separator: text between the documents of a file, with Python's escapes, such as \\n.
             on_error: "fail" or "skip". With "skip", unreadable records and chats that the template rejects are skipped.
             template: "chat" if the records contain messages. The tokenizer's template converts messages to text. The
@@ -101,8 +109,9 @@ class TextCorpus(Corpus):
         # Bytes of all files on disk.
         self.size = sum(file.stat().st_size for file in (*self.files, *self.val_files))
 
+        self._quote = quote
         # State of the current or last reading.
-        self._reader = Reader(**self._reader_settings)
+        self._reader = self._new_reader()
         self._n_bytes_done = 0  # bytes on disk of the files that were read completely
         self._empty: list[Path] = []  # files without text
 
@@ -127,7 +136,7 @@ class TextCorpus(Corpus):
 
         Raises UserError if a file cannot be read, or if no file contains text.
         """
-        self._reader = Reader(**self._reader_settings)
+        self._reader = self._new_reader()
         self._n_bytes_done = 0
         self._empty = []
         if self.val_files:
@@ -152,7 +161,7 @@ class TextCorpus(Corpus):
             is_text_on_disk = text.is_utf8 and not packing
             n_bytes = file.stat().st_size - text.offset
         if not is_text_on_disk:
-            pieces = Reader(**self._reader_settings).pieces(file)
+            pieces = self._new_reader().pieces(file)
             n_bytes = sum(len(piece.text.encode()) for piece in pieces)
         return int(n_bytes * (1 - self.val_fraction))
 
@@ -174,17 +183,9 @@ class TextCorpus(Corpus):
             notes.append(
                 f"data.separator={reader.separator!r} never occurs; each plain text file is one document"
             )
-        notes += note_about(
-            reader.quoted, "read as quoted (quotation marks around values were removed)"
-        )
-        notes += note_about(
-            reader.marked, "read as unquoted (quotation marks are part of the text)"
-        )
         if reader.merged:
-            n_merged = len(reader.merged)
-            subject = "1 value contains" if n_merged == 1 else f"{n_merged:,} values contain"
             notes.append(
-                f"{subject} lines that look like table rows; check the quotation mark at {reader.merged[0]}"
+                f"{reader.merged}: a value contains lines that look like table rows; check its quotation marks"
             )
         unused = reader.unused - ({"weight"} if self.loss_on == "answers" else set())
         if unused:
@@ -208,13 +209,16 @@ class TextCorpus(Corpus):
     def _identity_of(self, file: Path, digest_of: DigestOf) -> list[str]:
         """Return the digest, the kind and the compression of a file.
 
-        Add "unquoted" for a .tsv file in which quotation marks are part of the text.
+        Add how quotation marks in a table are read, except for quoted CSV.
         """
         kind, packing = format_of(file)
-        is_unquoted = (
-            kind == "tsv" and quoting_of(file, self._reader_settings["encoding"]) == "text"
-        )
-        return [digest_of(file), kind, packing, *(["unquoted"] if is_unquoted else [])]
+        is_quoted = self._reader.is_quoted(kind)
+        is_usual = kind not in DELIMITERS or (kind == "csv" and is_quoted)
+        quoting = [] if is_usual else ["quoted" if is_quoted else "unquoted"]
+        return [digest_of(file), kind, packing, *quoting]
+
+    def _new_reader(self) -> Reader:
+        return Reader(quote=self._quote, **self._reader_settings)
 
     def _documents(self, split: str | None, files: list[Path]) -> Iterator[Document]:
         """Yield the documents of a split in the order of the files."""

@@ -53,6 +53,7 @@ EFFECTS = {
     "data.field": ("body", "tokens", RECORDS),
     "data.separator": ("says", "held out"),
     "data.encoding": ("cp500", "held out"),
+    "data.quote": ("false", "tokens", "data.path=quoted.csv"),
     "data.on_error": ("fail", "error", "data.path=broken.jsonl data.on_error=skip"),
     "data.val_fraction": ("0.3", "held out"),
     "data.name": ("plays", "tokens", SHAKESPEARE),
@@ -198,6 +199,8 @@ def world(script, tmp_path, monkeypatch):
     records = [{"text": line, "body": line.upper()} for line in text.splitlines()]
     lines = "\n".join(map(json.dumps, records))
     (tmp_path / "records.jsonl").write_text(lines)
+    rows = "".join(f'"{line}"\n' for line in text.splitlines())
+    (tmp_path / "quoted.csv").write_text(f"text\n{rows}")
     (tmp_path / "broken.jsonl").write_text(f"{lines}\nno record")
     (tmp_path / "kept").mkdir()
     (tmp_path / "kept" / "shakespeare.txt").write_text(text * 2)

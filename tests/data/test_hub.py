@@ -12,64 +12,71 @@ import pytest
 from pyarrow import parquet
 
 from data.parts import by_split
-from gptmini.data.hub import Choice, choose_files, hub_text, place_of
+from gptmini.data.hub import choose_files, hub_text
 from gptmini.user_error import UserError
 
-# Paths of files in datasets on the hub, on the branch with converted files, and in FineWeb.
-PLACES = {
-    "data/train-00000-of-00004-2d5a1467fff1081b.parquet": ("default", "train"),
-    "data/validation-00000-of-00001-869c898b519ad725.parquet": ("default", "validation"),
-    "default/train/0000.parquet": ("default", "train"),
-    "default/partial-train/0007.parquet": ("default", "train"),
-    "wikitext-2-raw-v1/test-00000-of-00001.parquet": ("wikitext-2-raw-v1", "test"),
-    "train.parquet": ("default", "train"),
-    "dev.parquet": ("default", "validation"),
-    "sample/10BT/000_00000.parquet": ("sample/10BT", "train"),
-    "data/CC-MAIN-2013-20/000_00000.parquet": ("CC-MAIN-2013-20", "train"),
-    "0000.parquet": ("default", "train"),
-}
+# Training and held-out files in datasets on the hub, on the branch with converted files, and in FineWeb.
+LAYOUTS = [
+    (
+        "data/train-00000-of-00004-2d5a1467fff1081b.parquet",
+        "data/validation-00000-of-00001-869c898b519ad725.parquet",
+    ),
+    ("default/train/0000.parquet", "default/test/0000.parquet"),
+    ("default/partial-train/0007.parquet", "default/partial-validation/0000.parquet"),
+    ("train.parquet", "dev.parquet"),
+    ("sample/10BT/000_00000.parquet", None),
+    ("data/CC-MAIN-2013-20/000_00000.parquet", None),
+    ("0000.parquet", "validation.parquet"),
+]
 
 
-@pytest.mark.parametrize("path", PLACES)
-def test_the_place_of_a_file_says_its_subset_and_split(path):
-    assert place_of(path) == PLACES[path]
+def chosen(paths, subset=None, split="train", val_split=None):
+    return choose_files("d", paths, subset=subset, split=split, val_split=val_split)
+
+
+@pytest.mark.parametrize(("train", "val"), LAYOUTS)
+def test_the_paths_of_files_say_their_splits(train, val):
+    held_out = [] if val is None else [val]
+    assert chosen([train, *held_out]) == ([train], held_out)
 
 
 def test_validation_is_held_out_where_there_is_one_and_test_otherwise():
     files = ["data/train-00000-of-00001.parquet", "data/test-00000-of-00001.parquet"]
-    choice = Choice(None, "train", None)
-    assert choose_files("d", files, choice) == ([files[0]], [files[1]])
     more = [*files, "data/validation-00000-of-00001.parquet"]
-    assert choose_files("d", more, choice) == ([files[0]], [more[2]])
-    assert choose_files("d", more, Choice(None, "train", "test")) == ([files[0]], [files[1]])
-    assert choose_files("d", files[:1], choice) == ([files[0]], [])
+    assert chosen(more) == ([files[0]], [more[2]])
+    assert chosen(more, val_split="test") == ([files[0]], [files[1]])
+    assert chosen(more, split="test") == ([files[1]], [more[2]])
+    assert chosen(files) == ([files[0]], [files[1]])
+    assert chosen(files[:1]) == ([files[0]], [])
+    # Without a file that is named train, no file of another split is trained on.
+    assert chosen(["a/0.parquet", "a/test.parquet", "a/dev.parquet"])[0] == ["a/0.parquet"]
+
+
+def test_a_subset_is_a_folder():
+    files = [
+        "a/train-0.parquet",
+        "data/b/test/0.parquet",
+        "data/b/train/0.parquet",
+        "../b/c.parquet",
+    ]
+    assert chosen(files, "a") == (["a/train-0.parquet"], [])
+    assert chosen(files, "b") == (["data/b/train/0.parquet"], ["data/b/test/0.parquet"])
 
 
 @pytest.mark.parametrize(
-    ("paths", "chosen", "said"),
+    ("paths", "choice", "said"),
     [
-        ([], (None, "train", None), "data.dataset must contain .*, got d"),
-        (
-            ["a/train.parquet", "b/train.parquet"],
-            (None, "train", None),
-            "data.subset of d must be one of a, b, got None",
-        ),
-        (["train.parquet"], (None, "x", None), "data.split of d must be one of train, got x"),
-        (
-            ["train.parquet"],
-            (None, "train", "x"),
-            "data.val_split of d must be one of train, got x",
-        ),
-        (
-            ["train.parquet"],
-            (None, "train", "train"),
-            "data.val_split must be different, got train",
-        ),
+        ([], {}, "data.split=train .* files of d, got none"),
+        (["a/train.parquet", "b/train.parquet"], {}, r"data.subset .* \(a, b\), got None"),
+        (["a/train.parquet"], {"subset": "b"}, "data.subset=b .* got a/train.parquet"),
+        (["train.parquet"], {"split": "x"}, "data.split=x .* got train.parquet"),
+        (["train.parquet"], {"val_split": "x"}, "data.val_split=x .* got train.parquet"),
+        (["train.parquet"], {"val_split": "train"}, "data.val_split must be different, got train"),
     ],
 )
-def test_a_choice_that_is_not_there_is_refused_with_those_that_are(paths, chosen, said):
+def test_a_choice_that_is_not_there_is_refused_with_those_that_are(paths, choice, said):
     with pytest.raises(UserError, match=said):
-        choose_files("d", paths, Choice(*chosen))
+        chosen(paths, **choice)
 
 
 TEXTS = {
@@ -204,7 +211,7 @@ def test_nothing_is_downloaded_where_nobody_has_typed_from_where(dataset, tmp_pa
         read(val_split="test")
 
 
-@pytest.mark.parametrize("content", ['{"commit": ', "[]", '{"files": []}'])
+@pytest.mark.parametrize("content", ['{"commit": ', "[]"])
 def test_a_damaged_list_of_files_is_refused_by_name(tmp_path, content):
     (tmp_path / "someone--stories").mkdir()
     (tmp_path / "someone--stories" / "gptmini-files.json").write_text(content)
