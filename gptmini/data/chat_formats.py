@@ -35,31 +35,24 @@ class ChatFormatError(ValueError):
 
 
 def messages_of(record: Any, field: str | None) -> list[dict[str, Any]]:
-    """Return the messages of a record.
+    """Return the messages of a record. Each message has the strings "role" and "content", and maybe other fields.
 
-    Each message has the strings "role" and "content". It may have other fields for the template. If `field` is None,
-    the names of the fields in the record determine the format of the chat:
+    If `field` is None, the fields of the record determine the format:
 
-    - "messages": OpenAI's format. The value is a list of records with the fields "role" and "content", or a string that
-      contains this list in JSON.
-    - "conversations": ShareGPT's format. The value is a list of records with the fields "from" and "value".
+    - "messages": OpenAI's list of records with the fields "role" and "content", or a string of this list in JSON.
+    - "conversations": ShareGPT's list of records with the fields "from" and "value".
     - "instruction", "output" and sometimes "input": Alpaca's format.
-    - "prompt" and "completion": the values are two strings, or two lists of messages.
+    - "prompt" and "completion": two strings, or two lists of messages.
 
-    The string in the field "system", if there is one, becomes the system message of a chat that has no system message.
-    If the fields of several formats have values, the first of these formats is read.
-
-    Args:
-        record: a JSON value.
-        field: the field that contains the messages in OpenAI's or ShareGPT's format. The name a.b means the field b of
-            the record in the field a.
+    The string in the field "system" becomes the system message of a chat that has no system message. Otherwise `field`
+    contains OpenAI's or ShareGPT's messages. The name a.b means the field b of the record in the field a.
 
     Raises ChatFormatError if the record has a different format, or if it is labelled as a bad example.
     """
-    if field is None and not isinstance(record, dict):
+    if not isinstance(record, dict):
         raise ChatFormatError(f"expected a record, got {_shown(record)}")
     for name in LABELS:
-        if isinstance(record, dict) and record.get(name) is False:
+        if record.get(name) is False:
             raise ChatFormatError(f"the field '{name}' is false, so the answer is a bad example")
     if field is not None:
         return checked_messages(_field(record, field))
@@ -84,8 +77,7 @@ def format_of_chat(record: dict[str, Any]) -> tuple[str, ...] | None:
 def document_of(record: Any, field: str) -> tuple[str, set[str]]:
     """Return the messages of a record in JSON, with its tools if it has any, and the known fields that are not used.
 
-    With field=CHAT_FIELD, the fields of the record determine the format of the chat. Raises ChatFormatError if the
-    record does not contain a chat, or if the chat is longer than a piece.
+    Raises ChatFormatError if the record does not contain a chat, or if the chat is longer than a piece.
     """
     messages = messages_of(record, None if field == CHAT_FIELD else field)
     tools = _list_in(record.get("tools") or [], "the field 'tools'")
@@ -114,7 +106,6 @@ def parse_chat(text: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]] | 
 
 
 def _with_system(record: dict[str, Any], messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return messages with the text of the field "system" before them, unless they start with a system message."""
     system = record.get("system")
     if system is None or system == "" or messages[0]["role"] == "system":
         return messages
@@ -174,7 +165,6 @@ CHAT_FIELDS = {*sum(FORMATS, ()), "input", "system", "tools", *LABELS, *UNUSED}
 
 
 def _field(record: Any, field: str) -> Any:
-    """Return the value of a field. Raise ChatFormatError if the record does not have this field."""
     value = record
     for name in field.split("."):
         if not isinstance(value, dict) or name not in value:
@@ -195,7 +185,6 @@ def checked_messages(messages: Any) -> list[dict[str, Any]]:
 
 
 def _list_in(value: Any, name: str) -> Sequence[Any]:
-    """Return a list, or the list in a string of JSON. Raise ChatFormatError for any other value."""
     found = value
     if isinstance(value, str):
         with suppress(ValueError, RecursionError):
@@ -215,56 +204,39 @@ def _message(message: Any, number: int) -> dict[str, Any]:
 
     if "role" not in fields and "from" in fields:
         speaker = fields.pop("from")
-        role = SPEAKERS.get(speaker) if isinstance(speaker, str) else None
-        if role is None:
-            raise ChatFormatError(
-                f"message {number}: the field 'from' must be one of {', '.join(SPEAKERS)}, got {_shown(speaker)}"
-            )
-        fields = {"role": role, "content": fields.pop("value", None), **fields}
+        if not isinstance(speaker, str) or speaker not in SPEAKERS:
+            raise _wrong(number, "from", f"one of {', '.join(SPEAKERS)}", speaker)
+        fields = {"role": SPEAKERS[speaker], "content": fields.pop("value", None), **fields}
 
-    role = fields.get("role")
+    role = fields.pop("role", None)
     if not isinstance(role, str):
-        raise ChatFormatError(
-            f"message {number}: the field 'role' must be a string, got {_shown(role)}"
-        )
+        raise _wrong(number, "role", "a string", role)
     if fields.get("weight", 1) not in (0, 1):
-        raise ChatFormatError(
-            f"message {number}: the field 'weight' must be 0 or 1, got {_shown(fields['weight'])}"
-        )
+        raise _wrong(number, "weight", "0 or 1", fields["weight"])
     return {
         "role": "system" if role == "developer" else role,  # OpenAI's newer name
-        "content": _content(fields.get("content"), number, fields),
-        **_others(fields),
+        "content": _content(fields.pop("content", None), number, fields),
+        **fields,
     }
 
 
-def _others(fields: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in fields.items() if name not in ("role", "content")}
-
-
-def _content(content: Any, number: int, fields: dict[str, Any]) -> str:
-    """Return the text in the content of a message.
-
-    The content is a string or a list of parts with text. If the message has tool calls, the content may be missing.
-    """
-    if isinstance(content, str):
-        return content
-    if content is None and ("tool_calls" in fields or "function_call" in fields):
+def _content(content: Any, number: int, others: dict[str, Any]) -> str:
+    """Return the text of a message. The content is a string or a list of parts with text."""
+    if content is None and ("tool_calls" in others or "function_call" in others):
         return ""
-    if isinstance(content, list):
-        texts = []
-        for part in content:
-            text = (
-                part.get("text") if isinstance(part, dict) and part.get("type") == "text" else None
-            )
-            if not isinstance(text, str):
-                raise ChatFormatError(
-                    f"message {number}: every part of the field 'content' must be text, got {_shown(part)}"
-                )
-            texts.append(text)
-        return "".join(texts)
-    raise ChatFormatError(
-        f"message {number}: the field 'content' must be text, got {_shown(content)}"
+    parts = content if isinstance(content, list) else [{"type": "text", "text": content}]
+    texts = []
+    for part in parts:
+        is_text = isinstance(part, dict) and part.get("type") == "text"
+        if not is_text or not isinstance(part.get("text"), str):
+            raise _wrong(number, "content", "text", content)
+        texts.append(part["text"])
+    return "".join(texts)
+
+
+def _wrong(number: int, field: str, wanted: str, value: Any) -> ChatFormatError:
+    return ChatFormatError(
+        f"message {number}: the field '{field}' must be {wanted}, got {_shown(value)}"
     )
 
 

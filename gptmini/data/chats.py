@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,7 +12,7 @@ import numpy as np
 from gptmini.data.chat_formats import parse_chat
 from gptmini.data.corpus import Corpus, Document
 from gptmini.data.ids import without_marks
-from gptmini.data.readers import MOST_LISTED
+from gptmini.data.skipped import Skipped
 from gptmini.tokenizer import Tokenizer
 from gptmini.user_error import UserError
 
@@ -26,47 +26,23 @@ MOST_ROLES = 20  # number of roles that a message shows
 class ChatReport:
     """A report on the chats of one task or of all tasks. The report of a task is stored with the ids of the task."""
 
-    # Number of chats that were skipped because the template rejects them. `refused` lists the first MOST_LISTED errors.
-    n_refused: int = 0
-    refused: list[str] = field(default_factory=list)
+    refused: Skipped = field(default_factory=Skipped)  # chats that the template rejects
     n_without: int = 0  # number of chats without any token that the loss counts
     roles: list[str] = field(default_factory=list)  # the first MOST_ROLES roles, sorted
     ignores_tools: bool = False  # whether chats have tools, which the template does not use
 
-    def skip(self, problem: str) -> None:
-        """Count a chat that the template rejects."""
-        self.n_refused += 1
-        if len(self.refused) < MOST_LISTED:
-            self.refused.append(problem)
+    def to_dict(self) -> dict:
+        """Return this report as plain JSON types, as the file of a task contains it."""
+        flat = {"n_refused": self.refused.n, "refused": self.refused.problems}
+        return asdict(self) | flat
 
     def add_roles(self, roles: Iterable[str]) -> None:
         """Add roles that occur in the chats."""
         self.roles = sorted({*self.roles, *roles})[:MOST_ROLES]
 
-    def add(self, others: "ChatReport") -> None:
-        """Add the report on the next chats."""
-        self.n_refused += others.n_refused
-        self.refused = [*self.refused, *others.refused][:MOST_LISTED]
-        self.n_without += others.n_without
-        self.ignores_tools |= others.ignores_tools
-        self.add_roles(others.roles)
-
-    def skipped(self) -> str:
-        """Return one line for each skipped chat that is listed, and a line with the number of other skipped chats."""
-        lines = [*self.refused]
-        more = self.n_refused - len(lines)
-        if more:
-            lines.append(f"and {more:,} more chats")
-        return "".join(f"{line}\n" for line in lines)
-
     def notes(self, loss_on: str) -> list[str]:
         """Return the notes on these chats for the user."""
-        notes = []
-        if self.n_refused:
-            noun = "chat was" if self.n_refused == 1 else "chats were"
-            notes.append(
-                f"{self.n_refused:,} {noun} skipped because the template rejects them; first error: {self.refused[0]}"
-            )
+        notes = self.refused.notes("chat", "skipped because the template rejects it")
         if self.n_without and loss_on == "answers":
             noun = "chat has" if self.n_without == 1 else "chats have"
             notes.append(
@@ -87,7 +63,11 @@ def join_chats(parts: Iterable[Path]) -> ChatReport:
     chats = ChatReport()
     for path in parts:
         with np.load(path) as part:
-            chats.add(ChatReport(**json.loads(part["chats"].tobytes())))
+            report = json.loads(part["chats"].tobytes())
+        chats.refused.add(report["n_refused"], report["refused"])
+        chats.n_without += report["n_without"]
+        chats.ignores_tools |= report["ignores_tools"]
+        chats.add_roles(report["roles"])
     return chats
 
 
@@ -103,9 +83,7 @@ def nothing_in(split: str, chats: ChatReport | None = None, loss_on: str = "all"
             f"data.loss_on=answers requires the role 'assistant' in the {split} split, got chats with the roles "
             f"{chats.named_roles()}; rename one of these roles to 'assistant', or use data.loss_on=all"
         )
-    if chats.n_refused:
-        problem += f"; {chats.n_refused:,} chats were skipped; first error: {chats.refused[0]}"
-    return problem
+    return "; ".join([problem, *chats.refused.notes("chat", "skipped")])
 
 
 def encode_chats(
@@ -134,7 +112,7 @@ def encode_chats(
             if corpus.on_error == "fail":
                 remedy = "set data.on_error=skip to skip rejected chats"
                 raise UserError(problem, for_training=remedy) from None
-            report.skip(problem)
+            report.refused.add(1, [problem])
             yield None
             continue
 

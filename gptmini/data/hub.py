@@ -56,17 +56,8 @@ def hub_text(
 ) -> TextCorpus:
     """Return the corpus of a dataset. Download the files of the dataset if they are missing.
 
-    Args:
-        dataset: name on the hub, such as roneneldan/TinyStories, or a local folder with the same layout.
-        subset: folder of the subset. With None, all training files must be in one folder.
-        split: name of the split to train on. The names of its files or of their folder start with this name.
-        val_split: name of the split to hold out. With None, the first split of HELD_OUT that exists is held out.
-        revision: branch, tag or commit on the hub. With None, the latest commit at the time of the download is used.
-        field: name of the column with the text. The name a.b means the field b of the record in the column a.
-        folder: folder for the downloaded files.
-        val_fraction: fraction of the text to hold out if no split is held out.
-        on_error: "fail", or "skip" to skip rows without text.
-        may_download: False if dataset and folder come from a stored run and not from the command line.
+    configs/data/hub.yaml describes the arguments. may_download is False if dataset and folder come from a stored run
+    and not from the command line.
 
     Raises pydantic.ValidationError for an invalid value. Raises UserError if the dataset, subset or split does not
     exist, or if the files cannot or must not be downloaded.

@@ -71,15 +71,9 @@ class Mixture(Corpus):
         val_fraction: HeldOut,
         name: FileName = "mixture",
     ) -> None:
-        """Find the texts and folders.
+        """Find the texts and folders. configs/data/mixture.yaml describes the arguments.
 
-        Args:
-            sources: settings of each source. The keys are the names of the sources. The path is a prepared folder, or
-                text as in TextCorpus. A source with text may have the other arguments of TextCorpus too. A weight is a
-                positive integer. It is the number of sequences that a block takes from the source. The sum of the
-                weights is the number of sequences in a block.
-            val_fraction: fraction of each text to hold out, unless the source has its own val_fraction.
-            name: name of the mixture. It starts the name of the prepared folder.
+        The name of the prepared folder starts with `name`.
 
         Raises pydantic.ValidationError for an invalid value. Raises UserError if a path has no text or tokens.
         """
@@ -143,7 +137,10 @@ class Mixture(Corpus):
         # The kind and the content of the tokenizer determine the names and fingerprints of prepared folders.
         kind = preparation.recipe.contents["builder"]["name"]
         builder = prebuilt(tokenizer, name=kind, sha256=digest_of_json(tokenizer.to_dict()))
-        watcher = preparation.watcher
+
+        def forward(name: str, note: str) -> None:
+            preparation.watcher.on_note(f"{name}: {note}")
+
         for part in self.parts:
             store = part.data
             if not isinstance(store, TokenStore):
@@ -152,7 +149,7 @@ class Mixture(Corpus):
                     builder,
                     folder.parent,
                     n_workers=preparation.n_workers,
-                    watcher=replace(watcher, on_note=partial(_forward_note, watcher, part.name)),
+                    watcher=replace(preparation.watcher, on_note=partial(forward, part.name)),
                 )
                 is_new = is_new or is_prepared_now
             stores.append(store)
@@ -195,7 +192,6 @@ class Mixture(Corpus):
         return prepared[0].tokenizer
 
     def _described(self, stores: list[TokenStore], folder: Path) -> list[dict]:
-        """Return the sources as meta.json of `folder` stores them."""
         return [
             {
                 "name": part.name,
@@ -208,7 +204,6 @@ class Mixture(Corpus):
 
 
 def _part(name: str, source: SourceSettings, defaults: dict[str, Any]) -> Part:
-    """Open one source. `defaults` are the arguments that apply to all texts."""
     key = f"data.sources.{name}"
     options: dict[str, Any] = dict(source)
     given = options.pop("path")
@@ -229,8 +224,3 @@ def _part(name: str, source: SourceSettings, defaults: dict[str, Any]) -> Part:
         return Part(name, weight, TextCorpus(given, name=name, **(defaults | options)))
     except UserError as error:
         raise UserError(f"{key} cannot be read: {error}") from None
-
-
-def _forward_note(watcher: Watcher, name: str, note: str) -> None:
-    """Forward a note to a watcher, prefixed by the name of the source."""
-    watcher.on_note(f"{name}: {note}")

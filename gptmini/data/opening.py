@@ -19,12 +19,8 @@ from gptmini.user_error import UserError
 
 BLOCK = 2**20  # bytes that are read at a time
 LONGEST_LINE = 2**26  # most characters of a line or a record, because a record must fit into memory
-ENCODING_REMEDY = "set data.encoding to the encoding of the file"  # the fix in a UserError
-BINARY_REMEDY = "give a text file, or set data.encoding to the encoding of the file"
-# Control characters that text does not contain, as in the Unix command 'file'. UTF-16 contains zero bytes.
-CONTROLS = bytes({*range(1, 32), 127} - {*b"\a\b\t\n\v\f\r\x1b"})
-# Binary files contain more of these characters. Among random bytes, 9% are control characters.
-MOST_CONTROLS = 0.01
+# The fix in a UserError.
+ENCODING_REMEDY = "give a text file, or set data.encoding to the encoding of the file"
 UNPACKERS: dict[str, Callable] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 PACKED = (*UNPACKERS, ".zst")
 RECORDS = {  # the kind of records for each file extension
@@ -45,7 +41,6 @@ MARKS = {
 
 
 def _known_encoding(name: str) -> str:
-    """Return the name of an encoding. Raise ValueError if the encoding is not a text encoding of Python."""
     try:
         codecs.getincrementaldecoder(name)().decode(b"", final=True)
         is_text = codecs.lookup(name)._is_text_encoding
@@ -131,7 +126,6 @@ def opened(file: Path, encoding: str) -> Iterator[Opened]:
 
 
 def _unpacked(raw: BinaryIO, packing: str) -> BinaryIO:
-    """Return a stream of the decompressed bytes of a file."""
     if packing in UNPACKERS:
         return UNPACKERS[packing](raw, "rb")
     if packing == ".zst":
@@ -176,12 +170,10 @@ def decoded(text: Opened, file: Path) -> Iterator[str]:
             start = offset + len(block) - len(error.object) + error.start
             before = error.object[: error.start].decode(text.encoding, errors="replace")
             number = line + before.count("\n")
-            is_binary = _is_binary(block)
-            problem = "a binary file" if is_binary else f"not valid {text.encoding.upper()}"
             raise UserError(
-                f"{file} is {problem}, got byte 0x{error.object[error.start]:02x} at offset {start:,} "
-                f"(line {number:,})",
-                for_training=BINARY_REMEDY if is_binary else ENCODING_REMEDY,
+                f"{file} is not valid {text.encoding.upper()}, got byte 0x{error.object[error.start]:02x} at offset "
+                f"{start:,} (line {number:,})",
+                for_training=ENCODING_REMEDY,
             ) from None
 
         if characters:
@@ -190,12 +182,6 @@ def decoded(text: Opened, file: Path) -> Iterator[str]:
             return
         offset += len(block)
         line += characters.count("\n")
-
-
-def _is_binary(block: bytes) -> bool:
-    """Whether bytes that cannot be decoded are probably not text in another encoding."""
-    n_controls = len(block) - len(block.translate(None, delete=CONTROLS))
-    return n_controls > MOST_CONTROLS * len(block)
 
 
 class LineTooLongError(Exception):

@@ -12,9 +12,8 @@ import shutil
 import sys
 import tempfile
 import unicodedata
-from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache
 from itertools import takewhile
 from pathlib import Path
@@ -32,24 +31,17 @@ SNIFFED = 2**13  # bytes at the start of a file that decide whether the file is 
 SHOWN = 3  # number of file names that one note shows
 # Characters. The name of a prepared folder then fits into half a line of a terminal.
 LONGEST_SHORT_NAME = 30
-# The remedy for each unsupported file extension. A model would learn the syntax of JSON from .json files.
-# The other files do not contain plain text.
-UNPACK = "decompress the file first"
-CONVERT = "convert the file to a .txt file"
-REFUSED = (
-    dict.fromkeys((".lz4", ".zip", ".7z", ".rar", ".tar", ".tgz"), UNPACK)
-    | dict.fromkeys((".arrow", ".pdf", ".doc", ".docx", ".odt", ".epub"), CONVERT)
-    | {
-        ".json": "write one record per line to a .jsonl file, or rename it to .txt to train on it as plain text"
-    }
-)
+# gptmini cannot read text from files with these extensions. A model would learn the syntax of JSON from .json files.
+PACKAGES = (".lz4", ".zip", ".7z", ".rar", ".tar", ".tgz")
+DOCUMENTS = (".json", ".arrow", ".pdf", ".doc", ".docx", ".odt", ".epub")
+REFUSED = {*PACKAGES, *DOCUMENTS}
 # Files with these extensions are skipped in a folder. gptmini and other programs write files with the last three
 # extensions into folders that contain text.
 LEFT_OUT = {*REFUSED, ".bin", ".index", ".ckpt"}
 
 
 def _paths(value: Any, validate: ValidatorFunctionWrapHandler) -> Any:
-    """Return a valid path or list of paths. Otherwise raise one ValueError, not one error for each type of path."""
+    # Raise one error, not one error for each type of path.
     try:
         return validate(value)
     except ValidationError:
@@ -68,14 +60,12 @@ class FoundFiles:
     files: list[Path] = field(default_factory=list)
     left_out: list[Path] = field(default_factory=list)  # files without text
     own: list[Path] = field(default_factory=list)  # files and folders that gptmini wrote
-    unreadable: list[Path] = field(default_factory=list)  # files and folders that cannot be read
 
     def notes(self) -> list[str]:
         """Return one line for each reason why files were skipped."""
         return [
             *note_about(self.left_out, "skipped (no readable text)"),
             *note_about(self.own, "skipped (written by gptmini)", noun="path"),
-            *note_about(self.unreadable, "skipped (not readable)", noun="path"),
         ]
 
 
@@ -84,9 +74,8 @@ def find_files(key: str, paths: Paths, *, takes_own: bool = False) -> FoundFiles
 
     Args:
         key: name of the configuration key in error messages, such as data.path.
-        paths: a file, a folder, a glob, "-" for standard input, or a list of these. A single file may have any
-            extension that is not in REFUSED. In a folder, all files with text are found, at any depth and through
-            links. Hidden files in a folder are skipped. Files that gptmini wrote are skipped in folders and globs.
+        paths: a file, a folder, a glob, "-" for standard input, or a list of these. In a folder, all files with text
+            are found, at any depth and through links. Hidden files and files that gptmini wrote are skipped.
         takes_own: whether globs may match files that gptmini wrote.
 
     Raises UserError if no file is found, or if the extension of a file is not supported.
@@ -105,7 +94,6 @@ def find_files(key: str, paths: Paths, *, takes_own: bool = False) -> FoundFiles
         files=list(files.values()),
         left_out=[path for found in all_found for path in found.left_out],
         own=[path for found in all_found for path in found.own],
-        unreadable=[path for found in all_found for path in found.unreadable],
     )
 
 
@@ -151,23 +139,22 @@ def short_name(paths: Paths) -> str:
 
 
 def _name_of_path(path: str) -> str:
-    """Return the name of a file without its extensions, of a folder, or of the start of a glob."""
     if path == STANDARD_INPUT:
         return "stdin"
     given = Path(path).expanduser()
-    is_there = exists(str(given))
-    is_glob = glob.has_magic(path) and not is_there
     if given.name in ("", ".."):  # such as . or ..
         given = given.resolve()
-    if not is_there or not given.is_dir():
+    parts = [given.name]
+    is_there = exists(str(given))
+    if glob.has_magic(path) and not is_there:
+        # Use the text before the first star, or the name of the folder if there is no such text.
+        parts = [re.split(r"[*?[]", part, maxsplit=1)[0] for part in reversed(given.parts)]
+    elif not is_there or not given.is_dir():
         given = given.with_suffix("") if given.suffix.lower() in PACKED else given
-        given = given.with_suffix("")
+        parts = [given.stem]
 
-    # For a glob, use the text before the first star, or the name of the folder if there is no such text.
-    parts = reversed(given.parts) if is_glob else [given.name]
     for part in parts:
-        start = re.split(r"[*?[]", part, maxsplit=1)[0] if is_glob else part
-        plain = unicodedata.normalize("NFKD", start).encode("ascii", "ignore").decode().lower()
+        plain = unicodedata.normalize("NFKD", part).encode("ascii", "ignore").decode().lower()
         name = re.sub(r"[^a-z0-9]+", "-", plain).strip("-")
         if name:
             return name
@@ -175,13 +162,11 @@ def _name_of_path(path: str) -> str:
 
 
 def _identity_of(file: Path) -> tuple[int, int]:
-    """Return the device and inode number of a file. These two numbers identify the file under any name."""
     status = file.stat()
     return status.st_dev, status.st_ino
 
 
 def _find(key: str, path: str, takes_own: bool) -> FoundFiles:
-    """Find the files of one path. Arguments and errors are the same as for find_files."""
     if not path:  # Path("") would be the current folder
         raise UserError(
             f"{key} must be a file, folder or glob, got an empty path; write . for the current folder"
@@ -200,51 +185,42 @@ def _find(key: str, path: str, takes_own: bool) -> FoundFiles:
         raise UserError(f"{key} must be a regular file or a folder, got {path}")
 
     for file in found.files:
-        remedy = REFUSED.get(ending_of(file))
-        if remedy is not None:
-            raise UserError(f"{key} does not support {ending_of(file)} files, got {file}; {remedy}")
+        ending = ending_of(file)
+        if ending in REFUSED:
+            remedy = "decompress the file" if ending in PACKAGES else "convert it to .txt or .jsonl"
+            raise UserError(f"{key} does not support {ending} files, got {file}; {remedy} first")
     return found
 
 
 def _find_by_glob(key: str, pattern: Path, takes_own: bool) -> FoundFiles:
-    """Find the files that a glob matches."""
     # In glob.glob, as in a shell, a star does not match hidden names. In Path.glob, a star matches hidden names.
     names = glob.glob(str(pattern), recursive=True)  # noqa: PTH207
     files = sorted(file for file in map(Path, names) if file.is_file())
+    if not files:
+        raise UserError(f"{key} must match a file or a folder, got {pattern}")
+    if takes_own:
+        return FoundFiles(files)
+
     found = FoundFiles()
     # The user gave the names of the folders before the first star, so these folders are not skipped.
     named = set(Path(*takewhile(lambda part: not glob.has_magic(part), pattern.parts), "x").parents)
     is_own = cache(is_own_folder)
     for file in files:
-        if not os.access(file, os.R_OK):
-            found.unreadable.append(file)
-            continue
-        below = [folder for folder in reversed(file.parents) if folder not in named]
-        own = [folder for folder in below if is_own(folder)]
-        if is_own_file(file):
-            own.append(file)
-        if own and not takes_own:
-            found.own.append(own[0])
-        else:
+        own = [folder for folder in file.parents if folder not in named and is_own(folder)]
+        own += [file] if is_own_file(file) else []
+        if not own:
             found.files.append(file)
-
-    if not files:
-        raise UserError(f"{key} must match a file or a folder, got {pattern}")
-    found = replace(found, own=list(dict.fromkeys(found.own)))
+        elif own[0] not in found.own:
+            found.own.append(own[0])
     if not found.files:
         raise UserError(f"{key} must match a text file, got {pattern}; {found.notes()[0]}")
     return found
 
 
 def _find_in_folder(key: str, folder: Path) -> FoundFiles:
-    """Find the files with text in a folder, at any depth."""
     found = FoundFiles()
     for file in sorted(_walk(folder, found)):
-        if not file.is_file():
-            continue
-        if not os.access(file, os.R_OK):
-            found.unreadable.append(file)
-        elif is_own_file(file):
+        if is_own_file(file):
             found.own.append(file)
         elif _holds_text(file):
             found.files.append(file)
@@ -258,46 +234,34 @@ def _find_in_folder(key: str, folder: Path) -> FoundFiles:
 
 
 def _walk(root: Path, found: FoundFiles) -> Iterator[Path]:
-    """Yield every file in a folder, at any depth, except hidden files. Add skipped folders to the lists of `found`.
+    """Yield every file in a folder, at any depth and through links, except hidden files. Note the skipped folders.
 
-    Each folder is visited once. Links are followed after the real folders. Therefore, if a link points to a folder
-    inside root, the folder is found under its own name.
+    Each folder is visited once, although links may form a loop.
     """
 
-    def note_error(error: OSError) -> None:
-        folder = Path(os.fsdecode(error.filename))
-        if folder == root:
-            raise error
-        found.unreadable.append(folder)
+    def refuse(error: OSError) -> None:
+        raise error
 
     seen: set[tuple[int, int]] = set()
-    starts = deque([root])  # folders to visit: root, and links to other folders
-    while starts:
-        for place, subfolders, names in os.walk(starts.popleft(), onerror=note_error):
-            folder = Path(place)
-            identity = _identity_of(folder)
-            is_known = identity in seen
-            seen.add(identity)
-            if is_known or is_own_folder(folder, names):
-                if not is_known:
-                    found.own.append(folder)
-                subfolders.clear()
-                continue
-
-            shown = sorted(name for name in subfolders if not name.startswith("."))
-            links = {name for name in shown if (folder / name).is_symlink()}
-            starts += [folder / name for name in shown if name in links]
-            # os.walk visits only the folders that stay in this list.
-            subfolders[:] = [name for name in shown if name not in links]
-            yield from (Path(place, name) for name in names if not name.startswith("."))
+    for place, subfolders, names in os.walk(root, onerror=refuse, followlinks=True):
+        folder = Path(place)
+        identity = _identity_of(folder)
+        if identity in seen:
+            subfolders.clear()
+        elif is_own_folder(folder, names):
+            found.own.append(folder)
+            subfolders.clear()
+        else:
+            # os.walk visits only the folders that stay in this list. Links come last, because a link may point to
+            # another folder of the list.
+            shown = [name for name in subfolders if not name.startswith(".")]
+            subfolders[:] = sorted(shown, key=lambda name: ((folder / name).is_symlink(), name))
+            files = (folder / name for name in names if not name.startswith("."))
+            yield from (file for file in files if file.is_file())
+        seen.add(identity)
 
 
 def _holds_text(file: Path) -> bool:
-    """Return whether a file may contain text.
-
-    Files with records and compressed files may contain text. Any other file may contain text if it starts with the byte
-    order mark of UTF-16, or if its start is UTF-8 without zero bytes.
-    """
     if ending_of(file) in LEFT_OUT:
         return False
     kind, packing = format_of(file)
@@ -323,10 +287,7 @@ def copied_stdin() -> Path | None:
 
 @cache
 def _standard_input() -> Path:
-    """Copy stdin to a temporary file, because text is read several times. Delete the file when the process ends.
-
-    Raises UserError if stdin is empty or a terminal.
-    """
+    # Text is read several times, so copy it to a temporary file.
     folder = Path(tempfile.mkdtemp(prefix="gptmini-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     path = folder / "stdin.txt"

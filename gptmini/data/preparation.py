@@ -102,7 +102,6 @@ def _locked(folder: Path, watcher: Watcher) -> Iterator[None]:
 
 
 def _open(recipe: Recipe) -> TokenStore:
-    """Open an existing prepared folder. Raise UserError if it is damaged or has a different fingerprint."""
     folder = recipe.folder
     if not (folder / "meta.json").is_file():
         raise UserError(f"{folder} is damaged: meta.json is missing; {remedy(folder)}")
@@ -126,7 +125,6 @@ class Preparation:
         n_workers: int,
         watcher: Watcher,
     ) -> None:
-        """Find the prepared folder in root. The arguments are the same as for prepare."""
         self.corpus = corpus
         self.build_tokenizer = build_tokenizer
         self.n_workers = n_workers
@@ -175,12 +173,7 @@ class Preparation:
         return is_new
 
     def _encoded(self) -> tuple[Tokenizer, int]:
-        """Build the tokenizer and encode every task.
-
-        If documents were in the wrong splits, build the tokenizer and encode every task a second time.
-
-        Returns the tokenizer and the number of tasks.
-        """
+        """Build the tokenizer and encode every task. Return the tokenizer and the number of tasks."""
         while True:
             tokenizer = self._tokenizer()
             try:
@@ -189,10 +182,7 @@ class Preparation:
                 shutil.rmtree(self.parts)
 
     def _tokenizer(self) -> Tokenizer:
-        """Load the tokenizer of an interrupted preparation.
-
-        If no tokenizer was saved, build a tokenizer from the documents and save this tokenizer.
-        """
+        """Load the tokenizer of an interrupted preparation, or build and save a tokenizer."""
         path = self.parts / "tokenizer.json"
         if path.is_file():
             kept = json.loads(path.read_bytes())
@@ -216,7 +206,6 @@ class Preparation:
         return tokenizer
 
     def _encode(self, tokenizer: Tokenizer) -> int:
-        """Encode every task that does not have a file yet. Return the number of all tasks."""
         n_tasks = 0
         n_found = 0
         n_encoded = 0  # bytes of text
@@ -245,13 +234,11 @@ class Preparation:
         return n_tasks
 
     def _counted(self, tasks: Iterable[Task]) -> Iterator[Task]:
-        """Yield the tasks and count their bytes."""
         for task in tasks:
             self.n_read += task.n_bytes
             yield task
 
     def _join(self, tokenizer: Tokenizer, n_tasks: int) -> None:
-        """Join the tasks in a temporary folder. When the folder is complete, rename it to the prepared folder."""
         joined = self.parts / "joined"
         shutil.rmtree(joined, ignore_errors=True)  # a process that was killed may leave this folder
         joined.mkdir()
@@ -274,7 +261,7 @@ class Preparation:
 
         skipped = self.corpus.skipped()
         if chats is not None:
-            skipped += chats.skipped()
+            skipped += chats.refused.listed()
             for note in chats.notes(self.corpus.loss_on):
                 self.watcher.on_note(note)
         if skipped:

@@ -31,17 +31,9 @@ class PublishedText(Corpus):
         val_fraction: HeldOut,
         may_download: bool = True,
     ) -> None:
-        """Find a local copy of the text, or download it.
+        """Find a local copy of the text, or download it. configs/data/shakespeare.yaml describes the arguments.
 
-        Args:
-            name: name of the text. The file in `folder` has this name and the extension .txt.
-            url: address of the text on the web.
-            sha256: digest of the text in hexadecimal; None to accept any text.
-            path: a local copy of the text. With None, the file in `folder` is used. If this file is missing, it is
-                downloaded.
-            folder: folder for the downloaded file.
-            val_fraction: fraction of the characters to hold out.
-            may_download: False if url and folder come from a stored run and not from the command line.
+        may_download is False if url and folder come from a stored run and not from the command line.
 
         Raises pydantic.ValidationError for an invalid value. Raises UserError if the text has a different digest
         than sha256, or if the text cannot or must not be downloaded. Raises OSError if path cannot be read.

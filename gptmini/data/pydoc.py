@@ -2,7 +2,6 @@
 
 import ast
 import hashlib
-import os
 import sys
 import sysconfig
 from collections.abc import Iterator
@@ -64,28 +63,22 @@ class PydocCorpus(Corpus):
         return texts
 
     def _sources(self) -> list[Path]:
-        """Return the file of the topics, followed by the modules of the standard library.
-
-        The modules are sorted by name.
-        """
-        modules = []
-        for folder, subfolders, files in os.walk(self.root):
-            # os.walk visits only the folders that stay in this list.
-            subfolders[:] = [name for name in subfolders if name not in PYDOC_SKIPPED]
-            for name in files:
-                path = Path(folder, name)
-                parts = path.relative_to(self.root).parts
-                is_standard = parts[0].removesuffix(".py") in sys.stdlib_module_names
-                if is_standard and path.suffix == ".py":
-                    modules.append((parts, path))
-
+        """Return the file of the topics, followed by the modules of the standard library, sorted by name."""
+        modules: list[Path] = []
+        for name in sys.stdlib_module_names:
+            modules += self.root.glob(f"{name}.py")
+            modules += (self.root / name).rglob("*.py")
+        modules = [path for path in modules if not PYDOC_SKIPPED & {*self._parts(path)}]
         topic_file = self.root / "pydoc_data" / "topics.py"
         if not modules or not topic_file.is_file():
             raise UserError(
                 f"data=pydoc requires the source files of Python's standard library in {self.root}; "
                 "use data=text instead"
             )
-        return [topic_file, *(path for _, path in sorted(modules))]
+        return [topic_file, *sorted(modules, key=self._parts)]
+
+    def _parts(self, path: Path) -> tuple[str, ...]:
+        return path.relative_to(self.root).parts
 
 
 def topics(tree: ast.Module) -> list[str]:

@@ -20,13 +20,12 @@ from gptmini.data.opening import (
     opened,
 )
 from gptmini.data.pieces import Piece, in_pieces
+from gptmini.data.skipped import Skipped
 from gptmini.user_error import UserError
 
 ROWS = 256  # rows of a Parquet file that are read at a time
 FIELDS_SHOWN = 12  # number of field names that an error shows
 SHOWN = 80  # number of characters of a wrong value that an error shows
-# Number of skipped records that are listed. More skipped records are only counted.
-MOST_LISTED = 10_000
 # Delimiter of the values in a row for each kind of file.
 DELIMITERS = {"csv": ",", "tsv": "\t"}
 OTHER_DELIMITERS = ",;\t|"  # delimiters of tables that other programs write
@@ -67,11 +66,10 @@ class Reader:
             field: name of the field that contains the text in JSON, CSV, TSV and Parquet. The name a.b means the field
                 b of the record in the field a.
             separator: text between the documents of a plain text file; None if a file is one document.
-            encoding: the name that Python uses for the encoding of plain text, JSON, CSV and TSV. A byte order mark in
-                a file overrides the encoding.
+            encoding: the name that Python uses for the encoding. A byte order mark in a file overrides it.
             on_error: "fail", or "skip" to skip unreadable records.
-            template: "chat" if the records contain chats. gptmini.data.chat_formats describes the formats of chats.
-                Each chat becomes one document. The document is one piece and contains the messages in JSON.
+            template: "chat" if the records contain chats. Each chat becomes one document of one piece, which contains
+                the messages in JSON.
             quote: whether quotation marks around a value of CSV or TSV are not part of the value. None: True for CSV.
         """
         self.template = template
@@ -83,8 +81,7 @@ class Reader:
 
         self.position = 0  # bytes of the current file on disk that have been read
         self.n_separators = 0  # number of separators that were found in plain text
-        self.n_skipped = 0  # number of skipped records
-        self.skipped: list[str] = []  # errors of the first MOST_LISTED skipped records
+        self.skipped = Skipped()
         self.merged = (
             ""  # place of the first row with a value whose lines look like rows of the table
         )
@@ -127,7 +124,6 @@ class Reader:
                 yield piece
 
     def _separated(self, blocks: Iterator[str]) -> Iterator[Piece]:
-        """Split text that arrives in blocks into documents at each separator. Drop the separators."""
         separator = self.separator
         rest = ""
         for block in blocks:
@@ -147,7 +143,6 @@ class Reader:
         yield Piece(rest, ends=True)
 
     def _json_texts(self, text: Opened, file: Path) -> Iterator[Piece]:
-        """Yield the texts of JSON records, one record per line. Skip blank lines."""
         lines = Lines(text, file, newline="\n")
         while True:
             where = lines.begin_record()
@@ -173,10 +168,6 @@ class Reader:
         return kind == "csv" if self.quote is None else self.quote
 
     def _table_texts(self, text: Opened, file: Path, kind: str) -> Iterator[Piece]:
-        """Yield the texts in a column of a CSV or TSV file. Skip blank lines.
-
-        The first line of the file contains the names of the columns.
-        """
         delimiter = DELIMITERS[kind]
         # This limit applies to the entire process. Lines already rejects longer records.
         csv.field_size_limit(LONGEST_LINE)
@@ -217,7 +208,6 @@ class Reader:
             yield from self._checked(row[column], where)
 
     def _parquet_texts(self, file: Path) -> Iterator[Piece]:
-        """Yield the texts in a column of a Parquet file. Estimate the position in the file from the row number."""
         pyarrow = import_pyarrow(file)
         from pyarrow import parquet
 
@@ -236,7 +226,7 @@ class Reader:
                 n_rows = max(table.metadata.num_rows, 1)
                 size = file.stat().st_size
                 for batch in table.iter_batches(ROWS, columns=columns, use_threads=False):
-                    self.position = size * number // n_rows
+                    self.position = size * number // n_rows  # an estimate
                     for values in zip(*batch.columns, strict=True):
                         number += 1
                         where = f"{file}, row {number:,}"
@@ -283,7 +273,6 @@ class Reader:
         yield from self._checked(value, where)
 
     def _checked(self, value: Any, where: str) -> Iterator[Piece]:
-        """Yield a value as a document, or skip the record if the value is not text."""
         problem = f"{where}: the field '{self.field}' must be text, got"
         if not isinstance(value, str):
             self._skip(f"{problem} {value!r:.{SHOWN}}")
@@ -303,13 +292,10 @@ class Reader:
         """Count an unreadable record. Raise UserError if on_error is "fail"."""
         if self.on_error == "fail":
             raise UserError(problem, for_training=fix)
-        self.n_skipped += 1
-        if self.n_skipped <= MOST_LISTED:
-            self.skipped.append(problem)
+        self.skipped.add(1, [problem])
 
 
 def _missing(where: str, field: str, names: list[str]) -> str:
-    """Return the error message for a field that is missing in a record."""
     shown_names = [name if name.isprintable() else repr(name) for name in names[:FIELDS_SHOWN]]
     found = ", ".join(shown_names) or "none"
     # gptmini.evaluation.texts replaces data.field by the option --field.
@@ -327,6 +313,5 @@ def _has_rows(value: str, delimiter: str, n_values: int) -> bool:
 
 
 def _reason(error: Exception) -> str:
-    """Return the first line of an error's message, or the name of its class."""
     lines = str(error).splitlines()
     return lines[0] if lines else type(error).__name__

@@ -48,7 +48,6 @@ class SplitDocuments:
     """
 
     def __init__(self, corpus: Corpus, watcher: Watcher) -> None:
-        """Split the documents of a corpus. The watcher receives the progress of building a tokenizer."""
         self.corpus = corpus
         self._watcher = watcher
 
@@ -81,7 +80,6 @@ class SplitDocuments:
 
     @property
     def _val_fraction(self) -> float:
-        """Fraction of the text that is held out."""
         if self.corpus.val_fraction is None:
             raise UserError(
                 "a corpus must set val_fraction or give each document a split, got a document without a split"
@@ -96,11 +94,10 @@ class SplitDocuments:
             yield from self._by_place(self.boundary)
 
     def share_read(self) -> float | None:
-        """Return the fraction of the text that has been read, from 0 to 1. Return None if the fraction is unknown."""
+        """Return the fraction of the text that has been read, from 0 to 1. Builders of tokenizers call this method."""
         return self.corpus.share_read()
 
     def _report(self, phase: str, n_bytes: int, share: float | None) -> None:
-        """Report the progress of a phase to the watcher."""
         self._watcher.on_progress(Progress(phase=phase, n_bytes=n_bytes, share=share))
 
     def _by_hash(self) -> Iterator[Document]:
@@ -141,11 +138,7 @@ class SplitDocuments:
         raise SplitsChanged
 
     def _by_place(self, boundary: int) -> Iterator[Document]:
-        """Yield the documents, split at the boundary.
-
-        A document that crosses the boundary is cut. A chat that crosses the boundary is not cut. The entire chat goes
-        into the training split.
-        """
+        """Yield the documents. Cut a document at the boundary. A chat goes into the training split as a whole."""
         # The start of a long line may be so far before the boundary that too much text would be held out.
         n_held_out = boundary * self._val_fraction / (1 - self._val_fraction)
         longest = max(LINE, int(TOLERANCE * n_held_out))

@@ -4,7 +4,6 @@ import json
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict
 from pathlib import Path
 from threading import Event
 from typing import Any, NamedTuple
@@ -65,11 +64,8 @@ def in_order(
 ) -> Iterator[tuple[int, bool]]:
     """Run tasks in threads. Yield the number of bytes and the result of each task, in the order of the tasks.
 
-    Args:
-        work: a function that returns the result of a task. The second argument of `work` is an event. If the event is
-            set, `work` may stop early, because the result is no longer needed.
-        tasks: the tasks. At most two tasks for each worker are in memory.
-        n_workers: number of threads. Processes are not needed, because tokenizers mostly run outside Python.
+    `work` may stop early if its event is set. At most two tasks for each worker are in memory. Processes are not
+    needed, because tokenizers mostly run outside Python.
     """
     running: deque[tuple[int, Future[bool]]] = deque()
     is_over = Event()
@@ -91,7 +87,7 @@ class EncodedSplit:
     """The encoded documents of one split in one task."""
 
     def __init__(self) -> None:
-        self.ids: list[np.ndarray] = []  # uint32 (n,) each
+        self.ids: list[np.ndarray] = []  # (n,) each
         self.ends: list[int] = []  # for each document, the number of ids up to its end
         self.n_ids = 0
         self.n_bytes = 0
@@ -144,7 +140,7 @@ def encode_task(
         arrays[f"{split}_ends"] = np.array(encoded.ends, dtype=np.uint64)
         arrays[f"{split}_bytes"] = np.array(encoded.n_bytes)
     if corpus.template is not None:
-        in_json = json.dumps(asdict(report)).encode()
+        in_json = json.dumps(report.to_dict()).encode()
         arrays["chats"] = np.frombuffer(in_json, dtype=np.uint8)
     with replacing(path) as file:
         np.savez(file, **arrays)

@@ -55,21 +55,10 @@ class TextCorpus(Corpus):
         loss_on: LossOn = "all",
         quote: bool | None = None,
     ) -> None:
-        """Find the files.
+        """Find the files. configs/data/text.yaml describes the arguments.
 
-        Args:
-            path: a file, a folder, a glob, or a list of these.
-            val_fraction: fraction of the text to hold out. It is unused if val_path is given.
-            name: name of the text, which is part of the fingerprint. The prepared folder's name starts with it, or with
-                the name of the files if the text has the default name.
-            val_path: files of held-out text, in the same forms as path. A file that is in path and in val_path is only
-                held out. With None, a fraction of the text in path is held out.
-            field, encoding, quote: see Reader.
-            separator: text between the documents of a file, with Python's escapes, such as \\n.
-            on_error: "fail" or "skip". With "skip", unreadable records and chats that the template rejects are skipped.
-            template: "chat" if the records contain messages. The tokenizer's template converts messages to text. The
-                messages are in `field`, or in the field "messages" if `field` is "text".
-            loss_on: "all" or "answers". With "answers", the loss counts only the answers of the assistant in chats.
+        The name is part of the fingerprint. The prepared folder's name starts with it, or with the name of the files if
+        the text has the default name. A file that is in path and in val_path is only held out.
 
         Raises pydantic.ValidationError for an invalid value. Raises UserError if a path has no text, or if loss_on is
         "answers" but template is None.
@@ -161,8 +150,7 @@ class TextCorpus(Corpus):
             is_text_on_disk = text.is_utf8 and not packing
             n_bytes = file.stat().st_size - text.offset
         if not is_text_on_disk:
-            pieces = self._new_reader().pieces(file)
-            n_bytes = sum(len(piece.text.encode()) for piece in pieces)
+            n_bytes = sum(len(piece.text.encode()) for piece in self._new_reader().pieces(file))
         return int(n_bytes * (1 - self.val_fraction))
 
     def share_read(self) -> float:
@@ -190,29 +178,16 @@ class TextCorpus(Corpus):
         unused = reader.unused - ({"weight"} if self.loss_on == "answers" else set())
         if unused:
             notes.append(f"chats have fields that are not used: {', '.join(sorted(unused))}")
-        if reader.n_skipped:
-            noun = "unreadable record was" if reader.n_skipped == 1 else "unreadable records were"
-            notes.append(f"{reader.n_skipped:,} {noun} skipped; first error: {reader.skipped[0]}")
-        return notes
+        return notes + reader.skipped.notes("unreadable record", "skipped")
 
     def skipped(self) -> str:
-        """Return one line for each listed record that the last reading skipped.
-
-        Add a line with the number of skipped records that are not listed.
-        """
-        lines = [*self._reader.skipped]
-        more = self._reader.n_skipped - len(lines)
-        if more:
-            lines.append(f"and {more:,} more")
-        return "".join(f"{line}\n" for line in lines)
+        """Return one line for each listed record that the last reading skipped, and the number of the others."""
+        return self._reader.skipped.listed()
 
     def _identity_of(self, file: Path, digest_of: DigestOf) -> list[str]:
-        """Return the digest, the kind and the compression of a file.
-
-        Add how quotation marks in a table are read, except for quoted CSV.
-        """
         kind, packing = format_of(file)
         is_quoted = self._reader.is_quoted(kind)
+        # The default of CSV is not part of the identity, because earlier versions did not store it.
         is_usual = kind not in DELIMITERS or (kind == "csv" and is_quoted)
         quoting = [] if is_usual else ["quoted" if is_quoted else "unquoted"]
         return [digest_of(file), kind, packing, *quoting]
@@ -221,7 +196,6 @@ class TextCorpus(Corpus):
         return Reader(quote=self._quote, **self._reader_settings)
 
     def _documents(self, split: str | None, files: list[Path]) -> Iterator[Document]:
-        """Yield the documents of a split in the order of the files."""
         n_empty = 0
         for file in files:
             piece: Piece | None = None

@@ -71,15 +71,9 @@ class TokenFiles(Corpus):
         val_fraction: HeldOut,
         name: FileName = "tokens",
     ) -> None:
-        """Find the files.
+        """Find the files. configs/data/tokens.yaml describes the arguments.
 
-        Args:
-            path: files with training tokens. The path is a file, a folder, a glob, or a list of these.
-            val_path: files with held-out tokens. A file that is in path and in val_path is only held out. With None,
-                the files of path with "val" in their names are held out. If no file has such a name, the last tokens of
-                path are held out.
-            val_fraction: fraction of the tokens to hold out if no file is held out.
-            name: prefix of the prepared folder's name.
+        A file that is in path and in val_path is only held out. The prepared folder's name starts with `name`.
 
         Raises pydantic.ValidationError for an invalid value. Raises UserError if a file is not a token file.
         """
@@ -161,7 +155,6 @@ class TokenFiles(Corpus):
         return splits
 
     def _dtype(self) -> np.dtype:
-        """Return the dtype of the ids of all files."""
         dtypes = {file.dtype for file in (*self.files, *self.val_files)}
         if len(dtypes) > 1:
             raise UserError(
@@ -235,13 +228,8 @@ def read_header(path: Path) -> TokenFile:
 
 
 def _check_raw(path: Path, size: int, start: bytes) -> None:
-    """Raise UserError if a file without a header probably does not contain GPT-2's ids of two bytes."""
     if start and all(byte in TEXT for byte in start):
         raise UserError(f"{path} looks like text, but must contain token ids; use data=text")
-    if start.startswith(b"\x93NUMPY"):
-        raise UserError(
-            f"{path} is a NumPy file, but must contain only token ids; write the ids with tofile()"
-        )
     if size == 0 or size % RAW.itemsize:
         raise UserError(
             f"{path} must contain ids of {RAW.itemsize} bytes, got a file of {size:,} bytes"
@@ -261,7 +249,6 @@ def _check_raw(path: Path, size: int, start: bytes) -> None:
 
 
 def _find_token_files(key: str, paths: Paths) -> list[TokenFile]:
-    """Find the token files of paths. In a folder, take the files with the extension .bin."""
     found: list[str | Path] = []
     for path in paths if isinstance(paths, list) else [paths]:
         if path == STANDARD_INPUT:
@@ -272,7 +259,6 @@ def _find_token_files(key: str, paths: Paths) -> list[TokenFile]:
 
 
 def _places(files: Sequence[TokenFile]) -> list[dict]:
-    """Return the positions of the ids in the files, in the form that meta.json stores."""
     return [
         {
             "path": str(file.path.absolute()),

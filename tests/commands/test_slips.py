@@ -58,7 +58,7 @@ SLIPS = [
     ("train my file.txt", "'my' spaces"),
     ("train my.txt data=pydoc", "my.txt data=pydoc"),
     ("train my.txt data.path=dna.txt", "my.txt data.path=dna.txt"),
-    ("train program", "program binary 0x00 data.encoding"),
+    ("train program", "program UTF-8 0x00 data.encoding"),
     ("train runs/dna/1", "resume=runs/dna/1 init_from=runs/dna/1"),
     ("train 'a run'", "'resume=a run' 'init_from=a run'"),
     ("sample dna", "runs/dna"),

@@ -169,7 +169,7 @@ def test_a_bad_chat_is_named_by_its_line_and_may_be_skipped(tmp_path):
     reader = Reader(field="messages", template="chat", on_error="skip")
     pieces = list(reader.pieces(path))
     assert [json.loads(piece.text) for piece in pieces] == [CHAT] * len(RECORDS)
-    assert reader.n_skipped == 1
+    assert reader.skipped.n == 1
 
 
 # Arrow has no lists whose values are strings and lists.

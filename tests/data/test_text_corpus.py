@@ -5,7 +5,7 @@ import gzip
 import pytest
 
 from data.parts import by_split, digest_of
-from gptmini.data import opening, readers
+from gptmini.data import opening, skipped
 from gptmini.data.text_corpus import TextCorpus
 from gptmini.user_error import UserError
 
@@ -140,7 +140,7 @@ def test_a_text_of_nothing_is_refused(tmp_path, monkeypatch, path, val_path):
 
 
 def test_records_that_are_left_out_are_counted_and_listed(tmp_path, monkeypatch):
-    monkeypatch.setattr(readers, "MOST_LISTED", 7)
+    monkeypatch.setattr(skipped, "MOST_LISTED", 7)
     file = tmp_path / "a.jsonl"
     file.write_text("".join(f'{{"text": "one {i}"}}\n{{"text": {i}}}\n' for i in range(9)))
     corpus = TextCorpus(file, 0.5, on_error="skip")

@@ -119,11 +119,6 @@ def write_cut_short(path):
     path.write_bytes(path.read_bytes()[:-2])
 
 
-def write_numpy(path):
-    with path.open("wb") as file:
-        np.save(file, np.arange(9, dtype=np.uint16))
-
-
 def write_characters(path):
     as_nanogpt_writes(path, IDS)
     path.with_name("meta.pkl").touch()
@@ -143,7 +138,6 @@ MISTAKES = {
         lambda path: path.write_text("Plain text."),
         r"a\.bin looks like text, .*; use data=text",
     ),
-    "NumPy": (write_numpy, r"NumPy file, .* with tofile\(\)"),
     "four bytes": (
         lambda path: np.arange(99, dtype="<u4").tofile(path),
         r"a\.bin must contain ids of 2 bytes, .* ids of 4 or 8 bytes; convert",
