@@ -135,7 +135,7 @@ class Mixture(Corpus):
         is_new = False
         stores = []
         # The kind and the content of the tokenizer determine the names and fingerprints of prepared folders.
-        kind = preparation.recipe.contents["builder"]["name"]
+        kind = preparation.kind
         builder = prebuilt(tokenizer, name=kind, sha256=digest_of_json(tokenizer.to_dict()))
 
         def forward(name: str, note: str) -> None:
@@ -176,7 +176,7 @@ class Mixture(Corpus):
         if not prepared:
             return build_from(preparation.build_tokenizer, preparation.documents)
 
-        kind = preparation.recipe.contents["builder"]["name"]
+        kind = preparation.kind
         for store in prepared:
             found = store.meta["builder"]["name"]
             if found != kind:

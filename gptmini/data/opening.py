@@ -184,10 +184,6 @@ def decoded(text: Opened, file: Path) -> Iterator[str]:
         line += characters.count("\n")
 
 
-class LineTooLongError(Exception):
-    """A line or a record is longer than LONGEST_LINE characters. The line was read to its end."""
-
-
 class Lines:
     """An iterator over the lines of an open file. It stores the position of the next line.
 
@@ -225,37 +221,24 @@ class Lines:
     def __next__(self) -> str:
         """Return the next line, including the line end.
 
-        Raises LineTooLongError if a line or a record has more than LONGEST_LINE characters.
-        Raises UserError for bytes that are invalid in UTF-16 or UTF-32, because the rest of the file cannot be decoded.
+        Raises UserError if a line or a record has more than LONGEST_LINE characters. Raises UserError for bytes that
+        are invalid in UTF-16 or UTF-32, because the rest of the file cannot be decoded.
         """
-        is_first = self._length == 0
-        line = self._read_whole()
-        if not line:
-            raise StopIteration
-        self._number += 1
-        self._length += len(line)
-        if self._length > LONGEST_LINE:
-            what = "line" if is_first else "record"
-            raise LineTooLongError(f"the {what} has more than {LONGEST_LINE:,} characters")
-        return line
-
-    def _read_whole(self) -> str:
-        """Read the next line of the file completely. Return at most its first LONGEST_LINE + 1 characters."""
-        line = self._read()
-        rest = line
-        while len(rest) > LONGEST_LINE and rest[-1] not in "\r\n":
-            rest = self._read()
-        return line
-
-    def _read(self) -> str:
-        """Read at most LONGEST_LINE + 1 characters of the next line. Return "" at the end of the file."""
-        encoding = self._wrapper.encoding
         try:
             line = self._wrapper.readline(LONGEST_LINE + 1)
         except UnicodeDecodeError as error:
+            encoding = self._wrapper.encoding.upper()
             raise UserError(
-                f"{self._place()}: this line or a later line contains invalid {encoding.upper()} ({error.reason})",
+                f"{self._place()}: this line or a later line contains invalid {encoding} ({error.reason})",
                 for_training=ENCODING_REMEDY,
             ) from None
-        self._offset += len(line.encode(encoding, errors="surrogateescape"))
+        if not line:
+            raise StopIteration
+        self._length += len(line)
+        if self._length > LONGEST_LINE:
+            raise UserError(
+                f"{self._place()}: a record must have at most {LONGEST_LINE:,} characters; cut the record"
+            )
+        self._offset += len(line.encode(self._wrapper.encoding, errors="surrogateescape"))
+        self._number += 1
         return line

@@ -97,19 +97,20 @@ def find_files(key: str, paths: Paths, *, takes_own: bool = False) -> FoundFiles
     )
 
 
-def without_held_out(files: Sequence[Path], held_out: Sequence[Path]) -> list[Path]:
-    """Return the files that are not held out. Raise UserError if all files are held out.
+def hold_out(files: Sequence[Path], held_out: Sequence[Path]) -> tuple[list[Path], list[str]]:
+    """Return the files that are not held out, and a note on the others. Raise UserError if all files are held out.
 
     Files are compared by device and inode number. Therefore a held-out file may have a different name in `files`, or
     may be a link.
     """
     held_out_ids = {_identity_of(file) for file in held_out}
-    rest = [file for file in files if _identity_of(file) not in held_out_ids]
-    if not rest:
+    in_both = [file for file in files if _identity_of(file) in held_out_ids]
+    if len(in_both) == len(files):
         raise UserError(
             "data.path has no files left to train on, because data.val_path holds out all files of data.path"
         )
-    return rest
+    rest = [file for file in files if file not in in_both]
+    return rest, note_about(in_both, "held out (also in data.val_path)")
 
 
 def note_about(files: Sequence[Path], what: str, *, noun: str = "file") -> list[str]:

@@ -8,15 +8,16 @@ folder when it is complete. data/README.md describes all of these files.
 
 import json
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from threading import Event
 
 from gptmini.data.chats import join_chats, nothing_in
 from gptmini.data.corpus import Corpus
-from gptmini.data.meta import SPLITS, read_meta, remedy, write_meta
-from gptmini.data.recipe import Recipe, plan_recipe
+from gptmini.data.digests import Digests
+from gptmini.data.meta import FORMAT, SPLITS, digest_of_json, read_meta, remedy, write_meta
 from gptmini.data.splits import (
     BuildTokenizer,
     Progress,
@@ -76,7 +77,7 @@ def prepare(
     if is_new:
         for note in corpus.notes():
             preparation.watcher.on_note(note)
-    return _open(preparation.recipe), is_new
+    return preparation.open(), is_new
 
 
 @contextmanager
@@ -101,16 +102,20 @@ def _locked(folder: Path, watcher: Watcher) -> Iterator[None]:
         lock.release()
 
 
-def _open(recipe: Recipe) -> TokenStore:
-    folder = recipe.folder
-    if not (folder / "meta.json").is_file():
-        raise UserError(f"{folder} is damaged: meta.json is missing; {remedy(folder)}")
-    store = TokenStore(folder)
-    if store.fingerprint != recipe.contents["fingerprint"]:  # somebody renamed a folder
-        raise UserError(
-            f"{folder} contains tokens from a different text or a different tokenizer; {remedy(folder)}"
-        )
-    return store
+def _folder_of(root: Path, name: str, ending: str) -> Path:
+    """Return the prepared folder in root whose name ends with the tokenizer and the fingerprint.
+
+    The folder may begin with another name than `name`, because the text was renamed, or because an earlier version of
+    gptmini prepared it. If no such folder exists, return the folder of an interrupted preparation, or a new folder.
+    """
+    folder = root / f"{name}-{ending}"
+    if folder.exists():
+        return folder
+    interrupted = sorted(root.glob(f".*-{ending}.parts"))
+    named_before = [
+        root / path.name.removeprefix(".").removesuffix(".parts") for path in interrupted
+    ]
+    return next(iter([*sorted(root.glob(f"[!.]*-{ending}")), *named_before]), folder)
 
 
 class Preparation:
@@ -129,11 +134,39 @@ class Preparation:
         self.build_tokenizer = build_tokenizer
         self.n_workers = n_workers
         self.watcher = watcher
-        self.recipe = plan_recipe(corpus, build_tokenizer, root)
-        self.folder = self.recipe.folder
+        root = Path(root)
+        root.mkdir(parents=True, exist_ok=True)
+        builder = partial(
+            build_tokenizer
+        )  # the function of a partial of a partial is the inner function
+        self.kind = builder.func.__name__
+        self.digests = Digests(root / ".digests.json")
+        # The format, the source, the builder and the fingerprint, as in meta.json.
+        self.contents: dict = {
+            "format": FORMAT,
+            "source": {"corpus": corpus.name, **corpus.identity(self.digests.of)},
+            "builder": {"name": self.kind, **builder.keywords},
+        }
+        self.digests.save()
+        self.contents["fingerprint"] = digest_of_json(self.contents)
+        ending = f"{self.kind}-{self.contents['fingerprint'][:12]}"
+        self.folder = _folder_of(root, corpus.folder_name, ending)
         # The encoded tasks and the tokenizer of a running or interrupted preparation.
         self.parts = self.folder.with_name(f".{self.folder.name}.parts")
         self.documents = SplitDocuments(corpus, watcher)
+
+    def open(self) -> TokenStore:
+        """Open the prepared folder. Raise UserError if it is damaged or has a different fingerprint."""
+        if not (self.folder / "meta.json").is_file():
+            raise UserError(
+                f"{self.folder} is damaged: meta.json is missing; {remedy(self.folder)}"
+            )
+        store = TokenStore(self.folder)
+        if store.fingerprint != self.contents["fingerprint"]:  # somebody renamed a folder
+            raise UserError(
+                f"{self.folder} contains tokens from a different text or a different tokenizer; {remedy(self.folder)}"
+            )
+        return store
 
     def known_meta(self) -> dict | None:
         """Return the content of meta.json in the folder, or None if there is no such file."""
@@ -141,10 +174,10 @@ class Preparation:
 
     def write_links(self, tokenizer: Tokenizer, dtype: str, contents: dict) -> None:
         """Write a folder whose tokens are in other folders or files. `contents` are more keys of meta.json."""
-        self.recipe.digests.check_unchanged()
+        self.digests.check_unchanged()
         write_meta(
             self.folder,
-            self.recipe.contents | {"dtype": dtype, "tokenizer": tokenizer.to_dict()} | contents,
+            self.contents | {"dtype": dtype, "tokenizer": tokenizer.to_dict()} | contents,
         )
 
     def encode(self) -> bool:
@@ -163,7 +196,7 @@ class Preparation:
             try:
                 if is_new:
                     tokenizer, n_tasks = self._encoded()
-                    self.recipe.digests.check_unchanged()
+                    self.digests.check_unchanged()
                     with naming(self.folder):
                         self._join(tokenizer, n_tasks)
             except UserError:
@@ -194,7 +227,7 @@ class Preparation:
         tokenizer = build_from(self.build_tokenizer, self.documents)
         if self.corpus.template is not None:
             tokenizer = with_chat_template(tokenizer)
-        self.recipe.digests.check_unchanged()  # the saved tokenizer must belong to this text
+        self.digests.check_unchanged()  # the saved tokenizer must belong to this text
         kept = {
             "version": __version__,
             "boundary": self.documents.boundary,
@@ -208,8 +241,8 @@ class Preparation:
     def _encode(self, tokenizer: Tokenizer) -> int:
         n_tasks = 0
         n_found = 0
-        n_encoded = 0  # bytes of text
-        self.n_read = 0
+        n_read = 0  # bytes of text
+        n_encoded = 0
 
         def encode_unless_done(task: Task, is_over: Event) -> bool:
             path = part_path(self.parts, task.number)
@@ -218,14 +251,19 @@ class Preparation:
             encode_task(task, tokenizer, path, is_over, self.corpus)
             return False
 
-        tasks = self._counted(cut_tasks(self.documents.read()))
-        for n_bytes, was_done in in_order(encode_unless_done, tasks, self.n_workers):
+        def counted() -> Iterator[Task]:
+            nonlocal n_read
+            for task in cut_tasks(self.documents.read()):
+                n_read += task.n_bytes
+                yield task
+
+        for n_bytes, was_done in in_order(encode_unless_done, counted(), self.n_workers):
             n_tasks += 1
             n_found += was_done
             n_encoded += n_bytes
             share = self.corpus.share_read()
-            if share is not None and self.n_read:
-                share *= n_encoded / self.n_read  # some tasks were read, but not yet encoded
+            if share is not None and n_read:
+                share *= n_encoded / n_read  # some tasks were read, but not yet encoded
             self.watcher.on_progress(Progress(phase="tokenising", n_bytes=n_encoded, share=share))
         if n_found:
             self.watcher.on_note(
@@ -233,18 +271,13 @@ class Preparation:
             )
         return n_tasks
 
-    def _counted(self, tasks: Iterable[Task]) -> Iterator[Task]:
-        for task in tasks:
-            self.n_read += task.n_bytes
-            yield task
-
     def _join(self, tokenizer: Tokenizer, n_tasks: int) -> None:
         joined = self.parts / "joined"
         shutil.rmtree(joined, ignore_errors=True)  # a process that was killed may leave this folder
         joined.mkdir()
         self.watcher.on_progress(Progress(phase="joining the parts", n_bytes=0, share=None))
 
-        meta = self.recipe.contents | {
+        meta = self.contents | {
             "dtype": dtype_of(tokenizer, self.corpus.loss_on).name,
             "tokenizer": tokenizer.to_dict(),
         }

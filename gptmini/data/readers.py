@@ -12,7 +12,6 @@ from gptmini.data.chat_formats import CHAT_FIELDS, ChatFormatError, document_of,
 from gptmini.data.opening import (
     LONGEST_LINE,
     Lines,
-    LineTooLongError,
     Opened,
     decoded,
     format_of,
@@ -146,13 +145,9 @@ class Reader:
         lines = Lines(text, file, newline="\n")
         while True:
             where = lines.begin_record()
-            try:
-                line = next(lines)
-            except StopIteration:
+            line = next(lines, "")
+            if not line:
                 return
-            except LineTooLongError as error:
-                self._skip(f"{where}: {error}")
-                continue
             if line.isspace():
                 continue
 
@@ -169,7 +164,7 @@ class Reader:
 
     def _table_texts(self, text: Opened, file: Path, kind: str) -> Iterator[Piece]:
         delimiter = DELIMITERS[kind]
-        # This limit applies to the entire process. Lines already rejects longer records.
+        # This limit applies to the entire process. Lines rejects longer records.
         csv.field_size_limit(LONGEST_LINE)
         lines = Lines(text, file, newline="")
         rows = csv.reader(
@@ -180,7 +175,7 @@ class Reader:
         )
         try:
             names = next(rows, [])
-        except (csv.Error, LineTooLongError):
+        except csv.Error:
             names = []
         if self.field not in names:
             problem = _missing(str(file), self.field, names)
@@ -195,7 +190,7 @@ class Reader:
                 row = next(rows)
             except StopIteration:
                 return
-            except (csv.Error, LineTooLongError) as error:
+            except csv.Error as error:
                 self._skip(f"{where}: invalid table row: {error}")
                 continue
             if not row:

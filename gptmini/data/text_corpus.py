@@ -13,10 +13,10 @@ from gptmini.data.opening import Encoding, format_of, opened
 from gptmini.data.paths import (
     Paths,
     find_files,
+    hold_out,
     names_of,
     note_about,
     short_name,
-    without_held_out,
 )
 from gptmini.data.pieces import Piece
 from gptmini.data.readers import (
@@ -90,11 +90,8 @@ class TextCorpus(Corpus):
         if val_path is not None:
             held_out = find_files("data.val_path", val_path)
             self.val_files = held_out.files
-            self.files = without_held_out(found.files, held_out.files)
-            kept = set(self.files)
-            in_both = [file for file in found.files if file not in kept]
-            self._found_notes += note_about(in_both, "held out (also in data.val_path)")
-            self._found_notes += held_out.notes()
+            self.files, notes = hold_out(found.files, held_out.files)
+            self._found_notes += notes + held_out.notes()
         # Bytes of all files on disk.
         self.size = sum(file.stat().st_size for file in (*self.files, *self.val_files))
 

@@ -18,7 +18,7 @@ from pydantic import validate_call
 from gptmini.data.chats import nothing_in
 from gptmini.data.corpus import Corpus, DigestOf, Document, HeldOut
 from gptmini.data.meta import SPLITS
-from gptmini.data.paths import STANDARD_INPUT, Paths, find_files, note_about, without_held_out
+from gptmini.data.paths import STANDARD_INPUT, Paths, find_files, hold_out
 from gptmini.data.preparation import Preparation
 from gptmini.data.splits import Progress, Watcher
 from gptmini.settings import STRICT, FileName
@@ -84,11 +84,9 @@ class TokenFiles(Corpus):
 
         if val_path is not None:
             self.val_files = _find_token_files("data.val_path", val_path)
-            kept = without_held_out(
+            kept, self._notes = hold_out(
                 [file.path for file in self.files], [file.path for file in self.val_files]
             )
-            in_both = [file.path for file in self.files if file.path not in kept]
-            self._notes = note_about(in_both, "held out (also in data.val_path)")
             self.files = [file for file in self.files if file.path in kept]
         else:
             # Examples of these names are val.bin of nanoGPT, and fineweb_val_000000.bin.

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gptmini.data.paths import find_files, short_name, without_held_out
+from gptmini.data.paths import find_files, hold_out, short_name
 from gptmini.user_error import UserError
 
 
@@ -92,9 +92,9 @@ def test_held_out_files_are_left_out_by_whatever_name(folder):
     held_out = folder.parent / "linked.txt"
     held_out.hardlink_to(folder / "part0" / "00.txt")
     files = found(folder)
-    assert without_held_out(files, [held_out]) == files[1:]
+    assert hold_out(files, [held_out])[0] == files[1:]
     with pytest.raises(UserError, match=r"^data\.path has no files left .* data\.val_path"):
-        without_held_out([held_out], files)
+        hold_out([held_out], files)
 
 
 def test_a_folder_gives_what_begins_as_text_and_what_is_packed_or_of_records(tmp_path):

@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 
 from data.parts import first_byte
 from gptmini import tokenizer
-from gptmini.data import Document, TextCorpus, Watcher, preparation, prepare, recipe, tasks
-from gptmini.data.recipe import Digests
+from gptmini.data import Document, TextCorpus, Watcher, digests, preparation, prepare, tasks
+from gptmini.data.digests import Digests
 from gptmini.job.tokens import open_tokens
 from gptmini.user_error import UserError
 from toys import Documents
@@ -358,7 +358,7 @@ def sha256(text):
 
 def test_a_file_is_not_read_again_until_it_changes(tmp_path, monkeypatch):
     # Treat every file as changed long ago, because no program can set the change time.
-    monkeypatch.setattr(recipe, "SETTLING", -3600)
+    monkeypatch.setattr(digests, "SETTLING", -3600)
     file = tmp_path / "a.txt"
     file.write_text("some text")
     assert digest_of(tmp_path / "cache", file) == sha256("some text")

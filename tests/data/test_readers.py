@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data.parts import whole
-from gptmini.data import opening, pieces, readers
+from gptmini.data import opening, pieces
 from gptmini.data.pieces import Piece, in_pieces
 from gptmini.data.readers import Reader
 from gptmini.tokenizer import SPLIT_PATTERN, BytePairTokenizer
@@ -297,21 +297,19 @@ def test_a_table_without_the_column_names_those_that_are_there(tmp_path, ending)
         documents(file)
 
 
-def test_a_record_that_is_too_long_is_bad_and_reading_goes_on_with_the_next_line(
-    tmp_path, monkeypatch
-):
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.jsonl", f'{{"text": "a"}}\n{{"text": "{"x" * 350}"}}\n'),
+        ("a.csv", f"id,text\n{'x' * 80},{'y' * 80}\n"),
+        ("b.csv", 'id,text\n2,"two\n' + 40 * "3,A row.\n"),
+    ],
+)
+def test_a_record_that_is_too_long_is_refused_by_its_line(tmp_path, monkeypatch, name, content):
     monkeypatch.setattr(opening, "LONGEST_LINE", 100)
-    monkeypatch.setattr(readers, "LONGEST_LINE", 100)
-    line = "line has more than 100 characters"
-    for name, content, said, texts in (
-        ("a.jsonl", f'{{"text": "a"}}\n{{"text": "{"x" * 350}"}}\n{{"text": "b"}}', line, ["b"]),
-        ("a.csv", f"id,text\n1,a\n2,{'x' * 80},{'y' * 80}\n3,b\n", line, ["b"]),
-    ):
-        (tmp_path / name).write_text(content)
-        found, (problem,) = skipping(tmp_path / name)
-        assert found == ["a", *texts]
-        assert said in problem
-        assert f"{name}, line {3 - name.endswith('jsonl')} (byte 1" in problem
+    (tmp_path / name).write_text(content)
+    with pytest.raises(UserError, match=rf"{name}, line \d+ \(byte \d+\): .* 100 characters"):
+        documents(tmp_path / name, on_error="skip")
 
 
 CELLS = st.text(alphabet='ab,\t"\n\r é\u2028', max_size=8)
