@@ -93,10 +93,7 @@ def starts_in_sources(
 
 
 def n_windows(n_tokens: int, context_length: int) -> int:
-    """Return the number of windows in a pass.
-
-    It is the largest number of windows for which the tokens suffice with every phase below context_length.
-    """
+    """Return the number of windows in a pass, for which the tokens suffice with every phase below context_length."""
     return max(0, (n_tokens - context_length) // context_length)
 
 
@@ -105,17 +102,11 @@ def divide_among(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the source of each sequence of the run, and the number of the sequence within that source.
 
-    The sequences form blocks. A block has S sequences. S is the sum of the weights. A source with weight w has w
-    sequences in each block. The order in a block depends only on (seed, block). The running time does not depend on the
-    sequence numbers.
+    The sequences form blocks of as many sequences as the sum of the weights. A source with weight w has w sequences in
+    each block. The order in a block depends only on (seed, block).
 
-    Args:
-        sequences: sequence numbers of the run, int64 (n,), counted from 0.
-        weights: weight of each source, an integer of at least 1.
-        seed: seed of the order.
-
-    Returns two arrays, int64 (n,). The first array contains the index of the source in `weights` for each sequence. The
-    second array contains the number of the sequence in this source, counted from 0.
+    `sequences` are sequence numbers of the run, int64 (n,). All numbers are counted from 0. Returns two arrays,
+    int64 (n,): the index of the source in `weights`, and the number of the sequence in this source.
     """
     ends = np.cumsum(weights)  # end of the places of each source in a block
     size = int(ends[-1])
@@ -130,10 +121,7 @@ def divide_among(
 
 
 def seed_of_source(seed: int, place: int) -> int:
-    """Return the seed of the source with the index `place`, counted from 0.
-
-    The first source uses the seed of the run.
-    """
+    """Return the seed of the source with the index `place`, counted from 0."""
     if place == 0:
         return seed
     return int(_mix(np.array([place], dtype=_U64), _U64(seed % 2**64))[0])
@@ -211,10 +199,7 @@ def step_sequences(
 
 
 def gather(data: Ids, starts: np.ndarray, context_length: int) -> tuple[Tensor, Tensor]:
-    """Cut windows from data (n_tokens,). Each window begins at one of the positions `starts` (B,).
-
-    Returns the tokens and the targets, int64 (B, T) each. The targets are shifted by one.
-    """
+    """Cut windows from data (n_tokens,) at `starts` (B,). Return tokens and shifted targets, int64 (B, T) each."""
     return shifted(cut_windows(data, starts, context_length))
 
 
@@ -234,10 +219,7 @@ def split_windows(windows: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def cut_windows(data: Ids, starts: np.ndarray, context_length: int) -> np.ndarray:
-    """Cut windows from data (n_tokens,). Each window begins at one of the positions `starts` (B,).
-
-    Each window includes the token after its last token. Returns an array (B, T + 1) with the dtype of data.
-    """
+    """Cut windows with their last targets from data (n_tokens,) at `starts` (B,). Return an array (B, T + 1)."""
     return data[starts[:, None] + np.arange(context_length + 1)]
 
 

@@ -15,15 +15,10 @@ SPLITS = ("train", "val")  # training text and held-out text
 
 
 def find_prepared(folder: Path, near: Path) -> Path:
-    """Find the prepared folder of a run. The run stores the path relative to the directory in which it was started.
+    """Find the prepared folder of a run, which the run stores relative to the directory in which it was started.
 
-    Look in the working directory, and then in the parent folders of `near`, beginning with the nearest.
-
-    Args:
-        folder: the path as the run stores it.
-        near: a file of the run.
-
-    Returns the first path that has a meta.json. If no path has a meta.json, returns `folder` unchanged.
+    Look in the working directory, and then in the parent folders of `near`, a file of the run, beginning with the
+    nearest. If no folder is found, return `folder` unchanged.
     """
     places = [Path(), *near.absolute().parents]
     for place in places:

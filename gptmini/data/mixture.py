@@ -81,9 +81,8 @@ class Mixture(Corpus):
         self.parts = [
             _part(key, source, {"val_fraction": val_fraction}) for key, source in sources.items()
         ]
-        # The state of the current or last reading. _n_read is the number of bytes of the texts that were read
-        # completely. _current is the text that is being read.
-        self._n_read = 0
+        # The state of the current or last reading.
+        self._n_read = 0  # bytes of the texts that were read completely
         self._current: TextCorpus | None = None
 
     @cached_property

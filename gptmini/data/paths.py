@@ -104,12 +104,13 @@ def hold_out(files: Sequence[Path], held_out: Sequence[Path]) -> tuple[list[Path
     may be a link.
     """
     held_out_ids = {_identity_of(file) for file in held_out}
-    in_both = [file for file in files if _identity_of(file) in held_out_ids]
-    if len(in_both) == len(files):
+    is_held_out = {file: _identity_of(file) in held_out_ids for file in files}
+    if all(is_held_out.values()):
         raise UserError(
             "data.path has no files left to train on, because data.val_path holds out all files of data.path"
         )
-    rest = [file for file in files if file not in in_both]
+    rest = [file for file in files if not is_held_out[file]]
+    in_both = [file for file in files if is_held_out[file]]
     return rest, note_about(in_both, "held out (also in data.val_path)")
 
 

@@ -45,8 +45,7 @@ LossOn = Literal["all", "answers"]
 class Reader:
     """A reader that yields the documents of files, one file after the other. It counts separators and skipped records.
 
-    The reader raises UserError for an unreadable record. The message contains the file, the line or row, and the byte
-    offset of the line. With on_error=skip, the reader skips and counts the record.
+    The message about an unreadable record contains the file, the line or row, and the byte offset of the line.
     """
 
     def __init__(

@@ -46,10 +46,9 @@ def tokens_per_byte_of(excerpts: Sequence[Excerpt]) -> float:
 
 
 class TokenStore:
-    """A prepared folder. The folder is checked when it is opened. The tokens stay on disk and are memory-mapped.
+    """A prepared folder. The tokens stay on disk and are memory-mapped.
 
-    The folder contains the tokens of a text, or refers to token files of another program, or refers to the prepared
-    folders of a mixture.
+    The folder contains tokens, or refers to token files of another program, or to the prepared folders of a mixture.
     """
 
     def __init__(self, folder: str | Path) -> None:
@@ -107,14 +106,10 @@ class TokenStore:
         return Shards([self._ids_at(place) for place in self.meta[split]["files"]])
 
     def document_ends(self, split: str) -> np.ndarray:
-        """Return the position of the id after each document of a split, uint64 (n_documents,).
+        """Return the position of the id after each document and its end-of-text, uint64 (n_documents,).
 
-        The end-of-text of a document is part of the document.
-
-        Raises UserError if the folder does not have an index. For example, the folder of a mixture has no index.
+        The folder must have an index.
         """
-        if not self.has_index:
-            raise UserError(f"{self.folder} does not have an index of documents")
         return np.frombuffer(self._map(self.folder / f"{split}.index"), dtype="<u8")
 
     def n_tokens(self, split: str) -> int:
@@ -134,29 +129,23 @@ class TokenStore:
         return self.meta[split]["largest_id"]
 
     def bytes_per_token(self, split: str) -> float:
-        """Return the number of bytes of text per id in a split.
-
-        Ids of end-of-text and ids that the loss does not count are included.
-        """
+        """Return the number of bytes of text per id in a split, including ids that the loss does not count."""
         return self.n_bytes(split) / self.n_tokens(split)
 
     def tokens_per_byte(self, split: str) -> float:
-        """Return the number of ids per byte of text in a split, including end-of-text.
+        """Return the number of ids per byte of text in a split, to convert nats per token into bits per byte.
 
-        This number is used to convert nats per token into bits per byte.
-
-        If the loss counts only answers, only the ids and bytes of answers are counted.
+        End-of-text is included. If the loss counts only answers, only the ids and bytes of answers are counted.
         """
         counts = self.meta[split]
-        return counts.get("counted", counts["tokens"]) / counts.get(
-            "counted_bytes", counts["bytes"]
-        )
+        n_bytes = counts.get("counted_bytes", counts["bytes"])
+        return counts.get("counted", counts["tokens"]) / n_bytes
 
     @property
     def counted_share(self) -> float:
         """Fraction of the training tokens that the loss counts. It is 1 unless loss_on is "answers".
 
-        In a mixture, the fraction is the average over the sources. The average uses the weights of the sources.
+        In a mixture, the fraction is the weighted average over the sources.
         """
         counts = self.meta["train"]
         if not self._parts:
@@ -172,31 +161,25 @@ class TokenStore:
         to their weights. Therefore the source with the fewest tokens per weight limits the tokens of all sources.
         """
         stores = self._parts or [self]
-        sources = self.sources
-        n_in_block = sum(source.weight for source in sources)
-
+        weights = [source.weight for source in self.sources]
         # The number of tokens per unit of weight that every source has.
         n_per_weight = min(
-            store.n_tokens(split) / source.weight
-            for source, store in zip(sources, stores, strict=True)
+            store.n_tokens(split) / weight for store, weight in zip(stores, weights, strict=True)
         )
         if max_tokens is not None:
-            n_per_weight = min(n_per_weight, max_tokens / n_in_block)
+            n_per_weight = min(n_per_weight, max_tokens / sum(weights))
         return [
             Excerpt(
                 ids=store.tokens(split),
-                n_tokens=max(1, round(n_per_weight * source.weight)),
+                n_tokens=max(1, round(n_per_weight * weight)),
                 tokens_per_byte=store.tokens_per_byte(split),
                 document_ends=store.document_ends(split) if store.has_index else None,
             )
-            for source, store in zip(sources, stores, strict=True)
+            for store, weight in zip(stores, weights, strict=True)
         ]
 
     def check_ids(self, split: str, ids: np.ndarray) -> None:
-        """Raise UserError if an id is above the largest id of the split.
-
-        If an id is above the largest id, the file has changed since it was prepared.
-        """
+        """Raise UserError if an id is above the largest id of the split, because the file has changed."""
         largest = self.largest_id(split)
         ids = without_marks(ids)
         if ids.size and ids.max() > largest:
@@ -240,7 +223,6 @@ class TokenStore:
                 file.check(self.folder, is_thorough=True)
 
     def _open_part(self, source: dict) -> "TokenStore":
-        """Open the prepared folder of one source of a mixture."""
         folder = self.folder.parent / source["folder"]
         part = TokenStore(folder)
         if part.fingerprint != source["fingerprint"]:
@@ -270,7 +252,6 @@ class TokenStore:
         ]
 
     def _ids_at(self, place: dict) -> np.ndarray:
-        """Return the ids in a token file of another program."""
         return np.frombuffer(
             self._map(Path(place["path"])),
             dtype=self._dtype,
@@ -279,7 +260,6 @@ class TokenStore:
         )
 
     def _map(self, path: Path) -> mmap.mmap:
-        """Return a file that is mapped into memory. The first call maps the file."""
         if path not in self._maps:
             with path.open("rb") as file:
                 self._maps[path] = mmap.mmap(file.fileno(), length=0, access=mmap.ACCESS_READ)

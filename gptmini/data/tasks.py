@@ -4,6 +4,7 @@ import json
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event
 from typing import Any, NamedTuple
@@ -83,14 +84,14 @@ def in_order(
             threads.shutdown(wait=False, cancel_futures=True)
 
 
+@dataclass
 class EncodedSplit:
     """The encoded documents of one split in one task."""
 
-    def __init__(self) -> None:
-        self.ids: list[np.ndarray] = []  # (n,) each
-        self.ends: list[int] = []  # for each document, the number of ids up to its end
-        self.n_ids = 0
-        self.n_bytes = 0
+    ids: list[np.ndarray] = field(default_factory=list)  # (n,) each
+    ends: list[int] = field(default_factory=list)  # number of ids up to the end of each document
+    n_ids: int = 0
+    n_bytes: int = 0
 
     def add(self, ids: np.ndarray) -> None:
         """Append ids."""
@@ -196,10 +197,7 @@ def part_path(parts: Path, number: int) -> Path:
 
 
 def dtype_of(tokenizer: Tokenizer, loss_on: str = "all") -> np.dtype:
-    """Return the dtype of the ids in a file. An id has 2 bytes if possible, and otherwise 4 bytes.
-
-    If the loss counts only answers, the dtype is signed and has 4 bytes.
-    """
-    if loss_on == "answers":
+    """Return the dtype of the ids in a file. An id has 2 bytes if possible, and otherwise 4 bytes."""
+    if loss_on == "answers":  # ids with marks are negative
         return np.dtype("<i4")
     return np.dtype("<u2" if tokenizer.n_vocab <= 2**16 else "<u4")
