@@ -1,9 +1,7 @@
 """Datasets of the hub: subset and split of each file, and downloads from a server with the hub's API."""
 
 import json
-import threading
 from functools import partial
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import huggingface_hub
@@ -12,6 +10,7 @@ import pytest
 from pyarrow import parquet
 
 from data.parts import by_split
+from data.web import serving
 from gptmini.data.hub import choose_files, hub_text
 from gptmini.user_error import UserError
 
@@ -117,57 +116,32 @@ def test_a_local_folder_is_read_as_a_dataset(dataset, tmp_path):
     assert not (tmp_path / "downloads").exists()
 
 
-class Hub(BaseHTTPRequestHandler):
-    """A server for the requests of huggingface_hub about the dataset someone/stories, by the hub's published API."""
-
-    def do_GET(self):
-        self.wfile.write(self.answer())
-
-    def do_HEAD(self):
-        self.answer()
-
-    def answer(self):
-        """Send the headers of a response, and return its body."""
-        self.server.asked.append(self.path)
-        path = self.path.partition("?")[0]
-        prefix = f"/datasets/someone/stories/resolve/{COMMIT}/"
-        body = None
-        if path in self.server.names:
-            siblings = [{"rfilename": name} for name in self.server.names[path]]
-            body = json.dumps({"id": "someone/stories", "sha": COMMIT, "siblings": siblings})
-            body = body.encode()
-        elif path.startswith(prefix):
-            body = (self.server.root / path.removeprefix(prefix)).read_bytes()
-
-        self.send_response(404 if body is None else 200)
-        self.send_header("Content-Length", str(len(body or b"")))
-        self.send_header("X-Repo-Commit", COMMIT)
-        self.send_header("ETag", f'"{abs(hash(body))}"')
-        self.end_headers()
-        return body or b""
-
-    def log_message(self, *arguments):
-        pass
-
-
 COMMIT = "a" * 40
 
 
 @pytest.fixture
 def hub(dataset, monkeypatch):
-    """A server that huggingface_hub uses as the hub. It stores the requested paths in .asked."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
-    server.root = dataset
-    server.names = {}
-    server.asked = []
-    address = f"http://127.0.0.1:{server.server_port}"
-    monkeypatch.setattr(huggingface_hub, "HfApi", partial(huggingface_hub.HfApi, address))
-    # Other tests of this process may have imported huggingface_hub with HF_HUB_OFFLINE set.
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
-    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-    yield server
-    server.shutdown()
-    server.server_close()
+    """A server that answers like the hub about the dataset someone/stories. It lists .names for each address."""
+
+    def answer(path):
+        path = path.partition("?")[0]
+        prefix = f"/datasets/someone/stories/resolve/{COMMIT}/"
+        body = None
+        if path in server.names:
+            siblings = [{"rfilename": name} for name in server.names[path]]
+            listed = {"id": "someone/stories", "sha": COMMIT, "siblings": siblings}
+            body = json.dumps(listed).encode()
+        elif path.startswith(prefix):
+            body = (dataset / path.removeprefix(prefix)).read_bytes()
+        headers = {"X-Repo-Commit": COMMIT, "ETag": f'"{abs(hash(body))}"'}
+        return 404 if body is None else 200, headers, body or b""
+
+    with serving(answer) as server:
+        server.names = {}
+        monkeypatch.setattr(huggingface_hub, "HfApi", partial(huggingface_hub.HfApi, server.url))
+        # Other tests of this process may have imported huggingface_hub with HF_HUB_OFFLINE set.
+        monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
+        yield server
 
 
 API = "/api/datasets/someone/stories"

@@ -4,47 +4,35 @@ import hashlib
 import os
 import socket
 import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
 from data.parts import by_split, digest_of
+from data.web import serving
 from gptmini.data import PublishedText, pieces, published
 from gptmini.user_error import UserError
 
 SHAKESPEARE_SHA256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
 
 
+TEXT = b"0123456789" * 3
+
+
 @pytest.fixture
 def server():
-    """A server for the bytes in .text at .url, with faults at other addresses. It counts requests."""
+    """A server of TEXT, with faults at other addresses."""
+    is_over = threading.Event()
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self):
-            self.server.requests += 1
-            if self.path == "/silent":
-                self.server.is_over.wait(10)
-                return
-            self.send_response(404 if self.path == "/missing" else 200)
-            if self.path == "/cut":
-                self.send_header("Content-Length", str(len(self.server.text) + 7))
-            self.end_headers()
-            self.wfile.write(self.server.text)
+    def answer(path):
+        if path == "/silent":
+            is_over.wait(10)
+        length = len(TEXT) + 7 * (path == "/cut")
+        return 404 if path == "/missing" else 200, {"Content-Length": str(length)}, TEXT
 
-        def log_message(self, *_):
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.requests = 0
-    server.is_over = threading.Event()
-    server.text = b"0123456789" * 3
-    server.url = f"http://127.0.0.1:{server.server_port}"
-    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-    yield server
-    server.is_over.set()
-    server.shutdown()
-    server.server_close()
+    with serving(answer) as server:
+        yield server
+        is_over.set()
 
 
 def digits(url="", *, folder="downloads", sha256=None, path=None, val_fraction=0.1, **others):
@@ -61,7 +49,7 @@ def digits(url="", *, folder="downloads", sha256=None, path=None, val_fraction=0
 
 
 def test_a_published_text_is_downloaded_once_and_checked(server, tmp_path):
-    digest = hashlib.sha256(server.text).hexdigest()
+    digest = hashlib.sha256(TEXT).hexdigest()
     for may_download in (True, False):
         folder = tmp_path / "downloads"
         corpus = digits(server.url, sha256=digest, folder=folder, may_download=may_download)
@@ -69,7 +57,7 @@ def test_a_published_text_is_downloaded_once_and_checked(server, tmp_path):
         assert corpus.identity(digest_of) == identity
         assert by_split(corpus) == {"train": ["012345678901234567890123456"], "val": ["789"]}
 
-    assert server.requests == 1
+    assert server.asked == ["/"]
     assert [path.name for path in (tmp_path / "downloads").iterdir()] == ["digits.txt"]
 
 
@@ -77,7 +65,7 @@ def test_nothing_is_downloaded_where_nobody_has_typed_from_where(server, tmp_pat
     said = "the text digits is missing, .* only a run folder names"
     with pytest.raises(UserError, match=said):
         digits(server.url, folder=tmp_path / "downloads", may_download=False)
-    assert server.requests == 0
+    assert server.asked == []
     assert list(tmp_path.rglob("*")) == []
 
 

@@ -345,15 +345,6 @@ def test_a_table_has_the_texts_that_pythons_csv_and_pyarrow_find(
     assert [text for text in table["text"].to_pylist() if text] == expected
 
 
-def test_rows_between_two_stray_quotation_marks_are_told(tmp_path):
-    rows = "".join(f"{i},row {i}\n" for i in range(3))
-    file = tmp_path / "a.csv"
-    file.write_text(f'id,text\n9,"stray\n{rows}8,mark"\n7,last\n')
-    reader = Reader()
-    assert len(whole(reader.pieces(file))) == 2
-    assert reader.merged == f"{file}, line 2 (byte 8)"
-
-
 def test_a_large_quoted_value_of_many_lines_is_one_document_that_is_not_suspicious(tmp_path):
     value = "".join(f'A line, and "more", {i}.\n' for i in range(100_000))
     (tmp_path / "a.csv").write_bytes(as_table(["first", value, "last"], ","))

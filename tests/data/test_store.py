@@ -19,7 +19,7 @@ from gptmini.data import prepare
 from gptmini.data.ids import Shards
 from gptmini.data.store import TokenStore
 from gptmini.user_error import UserError
-from toys import Documents, documents_of
+from toys import Documents
 
 CORPUS = Documents(["h\u00e9llo", "", "abc<|endoftext|>"], ["\u65e5"])
 
@@ -62,12 +62,17 @@ def test_files_hold_what_the_format_page_says(tmp_path):
     assert (meta["format"], meta["dtype"]) == (3, "uint16")
     texts = [["h\u00e9llo", "", "abc<|endoftext|>"], ["\u65e5"], []]
     assert meta["source"] == {"corpus": "given", "texts": texts, "val_fraction": None}
+    assert meta["builder"] == {"name": "byte"}
     assert tokenizer.from_dict(meta["tokenizer"]).encode("\u00e9") == [0xC3, 0xA9]
 
     fingerprint = sha256({key: meta[key] for key in ("format", "source", "builder")})
     assert meta["fingerprint"] == fingerprint
     assert store.folder.name == f"given-byte-{fingerprint[:12]}"
     assert meta.pop("digest") == sha256(meta)
+    again, written = prepare(CORPUS, tokenizer.byte, tmp_path)
+    assert (again.folder, written) == (store.folder, False)
+    bpe, _ = prepare(CORPUS, partial(tokenizer.bpe, vocab_size=260), tmp_path)
+    assert bpe.meta["builder"] == {"name": "bpe", "vocab_size": 260}
 
 
 @pytest.mark.parametrize(
@@ -83,38 +88,6 @@ def test_ids_take_two_bytes_up_to_65536_kinds_and_four_beyond(
     assert store.meta["dtype"] == store.tokens("val").dtype.name == dtype
     assert numbers(store.folder / "train.bin", letter) == store.tokens("train").tolist() == ids
     assert numbers(store.folder / "val.bin", letter) == ids[-3:]
-
-
-def test_a_second_prepare_opens_what_the_first_wrote(tmp_path):
-    calls = []
-
-    def byte(documents):
-        calls.append(list(documents))
-        return tokenizer.byte(documents)
-
-    first, written = prepare(CORPUS, byte, tmp_path)
-    stamps = [path.stat().st_mtime_ns for path in sorted(first.folder.iterdir())]
-    second, written_again = prepare(CORPUS, byte, tmp_path)
-
-    assert (written, written_again) == (True, False)
-    assert calls == [documents_of(CORPUS.splits["train"], CORPUS.splits["val"])]
-    assert second.folder == first.folder
-    assert stamps == [path.stat().st_mtime_ns for path in sorted(second.folder.iterdir())]
-
-
-@pytest.mark.slow
-def test_text_split_and_tokenizer_settings_each_make_a_folder_of_their_own(tmp_path):
-    bpe = partial(tokenizer.bpe, vocab_size=260)
-    variants = [
-        ("to be or not to be " * 9, 0.1, bpe),
-        ("to be or not to bee" * 9, 0.1, bpe),
-        ("to be or not to be " * 9, 0.2, bpe),
-        ("to be or not to be " * 9, 0.1, partial(tokenizer.bpe, vocab_size=270)),
-        ("to be or not to be " * 9, 0.1, tokenizer.byte),
-    ]
-    for text, fraction, build in variants:
-        prepare(Documents(undecided=[text], val_fraction=fraction), build, tmp_path)
-    assert len(list(tmp_path.iterdir())) == len(variants)
 
 
 def edit(**changes):
