@@ -143,24 +143,18 @@ def short_name(paths: Paths) -> str:
 def _name_of_path(path: str) -> str:
     if path == STANDARD_INPUT:
         return "stdin"
-    given = Path(path).expanduser()
-    if given.name in ("", ".."):  # such as . or ..
+    is_there = exists(str(Path(path).expanduser()))
+    start = (
+        path if is_there else re.split(r"[*?[]", path, maxsplit=1)[0]
+    )  # before the first star of a glob
+    given = Path(start).expanduser()
+    if is_there and given.name in ("", ".."):  # such as . or ..
         given = given.resolve()
-    parts = [given.name]
-    is_there = exists(str(given))
-    if glob.has_magic(path) and not is_there:
-        # Use the text before the first star, or the name of the folder if there is no such text.
-        parts = [re.split(r"[*?[]", part, maxsplit=1)[0] for part in reversed(given.parts)]
-    elif not is_there or not given.is_dir():
-        given = given.with_suffix("") if given.suffix.lower() in PACKED else given
-        parts = [given.stem]
-
-    for part in parts:
-        plain = unicodedata.normalize("NFKD", part).encode("ascii", "ignore").decode().lower()
-        name = re.sub(r"[^a-z0-9]+", "-", plain).strip("-")
-        if name:
-            return name
-    return ""
+    name = given.name
+    if not (is_there and given.is_dir()):
+        name = Path(given.stem).stem if given.suffix.lower() in PACKED else given.stem
+    plain = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode().lower()
+    return re.sub(r"[^a-z0-9]+", "-", plain).strip("-")
 
 
 def _identity_of(file: Path) -> tuple[int, int]:
