@@ -85,16 +85,6 @@ def test_verify_reads_a_prepared_folder_whole(script, prepared, tmp_path, monkey
     damaged.assert_refused("train.bin does not match meta.json")
 
 
-def test_a_changed_text_or_share_is_prepared_anew(script, prepared, tmp_path):
-    first = re.match(r"(\S+), prepared now\n", script("prepare", *prepared).out)[1]
-    second = re.match(
-        r"(\S+), prepared now\n", script("prepare", *prepared, "data.val_fraction=0.3").out
-    )
-    (tmp_path / "my.txt").write_text((tmp_path / "my.txt").read_text() + "More.")
-    third = re.match(r"(\S+), prepared now\n", script("prepare", *prepared).out)
-    assert len({first, second[1], third[1]}) == 3
-
-
 def test_inspect_shows_what_is_in_the_folder(script, tmp_path):
     (tmp_path / "train.txt").write_text("One two three.|" + "A longer document of the text. " * 3)
     val = "A longer document of the text, a longer: document of the text. A longer one now"

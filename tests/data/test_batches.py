@@ -242,9 +242,3 @@ def test_batches_of_ones_own_loop_are_those_of_a_run(sources, start_step):
     steps = torch.stack([torch.stack(batch) for batch in islice(own, 50)])  # (50, 2, 6, 5)
     by_micro_step = steps.unflatten(2, (2, 3)).transpose(1, 2).flatten(0, 1)  # (2 * 50, 2, 3, 5)
     assert torch.equal(by_micro_step, of_run)
-
-
-def test_batches_of_ones_own_loop_begin_with_the_first_sequences():
-    starts = window_starts(np.arange(6), n_tokens=211, context_length=5, seed=9)
-    tokens, _ = next(gptmini.batches(Tokens((1, 211)), batch_size=6, context_length=5, seed=9))
-    assert tokens[:, 0].tolist() == starts.tolist()  # the tokens count up from 0

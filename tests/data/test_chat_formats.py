@@ -62,17 +62,13 @@ def test_each_format_is_told_by_its_fields(name):
     assert messages_of(RECORDS[name], None) == CHAT
 
 
-def test_the_input_of_alpaca_follows_its_instruction():
+def test_the_history_of_alpaca_comes_before_its_instruction_and_its_input_after_it():
+    """LLaMA-Factory's README of its data describes these fields."""
     record = {"instruction": "Translate.", "input": "der Hut", "output": "the hat"}
-    assert messages_of(record, None)[0]["content"] == "Translate.\n\nder Hut"
-
-
-def test_the_history_of_alpaca_comes_before_its_instruction():
-    """LLaMA-Factory's README of its data describes this field."""
-    record = RECORDS["Alpaca"] | {"history": [["Who?", "Ada."], ["When?", "Now."]]}
-    earlier = [("user", "Who?"), ("assistant", "Ada."), ("user", "When?"), ("assistant", "Now.")]
-    expected = [{"role": role, "content": content} for role, content in earlier]
-    assert messages_of(record, None) == [*expected, *CHAT]
+    messages = messages_of(record | {"history": [["Who?", "Ada."]]}, None)
+    contents = ["Who?", "Ada.", "Translate.\n\nder Hut", "the hat"]
+    assert [message["content"] for message in messages] == contents
+    assert [message["role"] for message in messages] == ["user", "assistant"] * 2
 
 
 @pytest.mark.parametrize(

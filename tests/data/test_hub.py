@@ -183,11 +183,3 @@ def test_nothing_is_downloaded_where_nobody_has_typed_from_where(dataset, tmp_pa
     assert read() == {"train": ["one", "two", "three"], "val": ["held out"]}
     with pytest.raises(UserError, match=said):
         read(val_split="test")
-
-
-@pytest.mark.parametrize("content", ['{"commit": ', "[]"])
-def test_a_damaged_list_of_files_is_refused_by_name(tmp_path, content):
-    (tmp_path / "someone--stories").mkdir()
-    (tmp_path / "someone--stories" / "gptmini-files.json").write_text(content)
-    with pytest.raises(UserError, match=r"someone--stories/gptmini-files\.json"):
-        text_of("someone/stories", tmp_path)

@@ -145,25 +145,6 @@ def test_what_was_deleted_is_prepared_again_and_what_was_moved_is_found(texts):
     assert again.tokens("train")[:].tolist() == wanted
 
 
-def test_a_text_that_changes_while_a_mixture_is_prepared_is_refused(texts):
-    def byte(documents):
-        with (texts / "b.txt").open("a") as file:
-            file.write("more")
-        return tokenizer.byte(documents)
-
-    with pytest.raises(UserError, match=r"b\.txt must not change"):
-        mixed(sources(texts), texts, byte)
-    assert not list((texts / "data").glob("mixture*"))
-
-
-def test_a_folder_with_another_programs_meta_json_is_text(texts):
-    (texts / "site").mkdir()
-    (texts / "site" / "meta.json").write_text('{"title": "My site"}')
-    (texts / "site" / "page.txt").write_text("some text " * 40)
-    store, _ = mixed({"a": {"path": str(texts / "site"), "weight": 1}}, texts)
-    assert store.n_bytes("train") == 360
-
-
 def test_a_source_that_cannot_be_mixed_is_refused(texts):
     with pytest.raises(UserError, match=r"data\.sources\.a.* must match .*, got .*gone\.txt$"):
         Mixture({"a": {"path": "gone.txt", "weight": 1}}, 0.1)

@@ -4,7 +4,6 @@ import errno
 import io
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -264,23 +263,6 @@ def test_a_path_that_names_no_text_is_refused_with_what_to_do(tmp_path, name, sa
 def test_an_empty_path_is_refused(path):
     with pytest.raises(UserError, match=r"^data\.path must .*, got an empty"):
         found(path)
-
-
-READ_TWICE = """
-from gptmini.data.paths import find_files
-first, = find_files("data.path", "-").files
-second, = find_files("data.path", ["-", "-"]).files
-print(first == second, first.read_bytes() == second.read_bytes() == b"piped", first)
-"""
-
-
-@pytest.mark.slow
-def test_standard_input_is_kept_while_the_process_lasts():
-    command = [sys.executable, "-c", READ_TWICE]
-    process = subprocess.run(command, input=b"piped", capture_output=True, check=True)
-    is_one, is_whole, path = process.stdout.decode().split()
-    assert (is_one, is_whole) == ("True", "True")
-    assert not Path(path).parent.exists()
 
 
 @pytest.mark.parametrize("is_terminal", [True, False])

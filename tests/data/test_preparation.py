@@ -119,14 +119,6 @@ def test_a_document_in_many_parts_is_one_document_of_each_split(tmp_path, small_
     assert abs(len(val) / len(train + val) - 0.1) < 0.01
 
 
-def test_many_short_documents_are_cut_into_several_tasks(monkeypatch):
-    monkeypatch.setattr(tasks, "MOST_PARTS", 10)
-    texts = [f"Text {i}" for i in range(95)]
-    cut = list(tasks.cut_tasks(Document("train", text) for text in texts))
-    assert [len(task.documents) for task in cut] == [10] * 9 + [5]
-    assert [document.text for task in cut for document in task.documents] == texts
-
-
 class Failing(Documents):
     """Raises an error after its last document, if it has one."""
 

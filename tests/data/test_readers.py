@@ -6,7 +6,6 @@ import gzip
 import io
 import json
 import lzma
-import re
 import sys
 from pathlib import Path
 
@@ -139,24 +138,6 @@ def test_a_separator_cuts_a_text_as_python_does(tmp_path_factory, text, separato
     file.write_bytes(text.encode())
     expected = [part for part in text.split(separator) if part]
     assert documents(file, separator=separator) == expected
-
-
-@pytest.mark.usefixtures("small")
-def test_pieces_are_short_and_end_before_white_space_that_follows_a_word(tmp_path):
-    text = "A few words,\n\n  then\r\n   a-very-long-word and\tmore. " * 20
-    (tmp_path / "a.txt").write_bytes(text.encode())
-    *first, last = Reader().pieces(tmp_path / "a.txt")
-
-    assert "".join(piece.text for piece in [*first, last]) == text
-    assert [piece.ends for piece in first] == [False] * len(first)
-    assert last.ends
-    for piece, following in zip(first, [*first[1:], last], strict=True):
-        assert not piece.text[-1].isspace()
-        assert following.text[0] in " \n\r\t"
-        # A longer piece has no place to cut before its end. A shorter piece has no place to cut after its end.
-        assert len(piece.text) <= 8 or re.search(r"\S\s", piece.text) is None
-        rest = (piece.text + following.text)[len(piece.text) : 9]
-        assert re.search(r"\S\s", rest) is None
 
 
 BPE = BytePairTokenizer(

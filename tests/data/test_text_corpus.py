@@ -5,7 +5,7 @@ import gzip
 import pytest
 
 from data.parts import by_split, digest_of
-from gptmini.data import opening, skipped
+from gptmini.data import skipped
 from gptmini.data.text_corpus import TextCorpus
 from gptmini.user_error import UserError
 
@@ -93,21 +93,6 @@ def test_the_identity_changes_with_text_order_endings_and_every_key(tmp_path):
     (tmp_path / "a.txt").rename(tmp_path / "z.txt")
     assert identity((str(tmp_path / "z.txt"), b)) == different[-1]
     assert identity((table,), 0.1, val_path=b) == identity((table,), 0.2, val_path=b)
-
-
-def test_a_text_is_told_how_far_it_is_read(tmp_path, monkeypatch):
-    monkeypatch.setattr(opening, "BLOCK", 2**10)
-    (tmp_path / "a.txt.gz").write_bytes(gzip.compress(b"One text. " * 99))
-    (tmp_path / "b.jsonl").write_text('{"text": "Two."}\n' * 5_000)
-    sizes = [path.stat().st_size for path in (tmp_path / "a.txt.gz", tmp_path / "b.jsonl")]
-    corpus = TextCorpus(tmp_path, 0.1)
-    assert corpus.share_read() == 0
-    shares = [corpus.share_read() for _ in corpus.documents()]
-    assert shares[0] == sizes[0] / sum(sizes)
-    assert shares == sorted(shares)
-    # Half of the lines are half of the second file, up to the 8 kB that Python reads ahead.
-    assert shares[2_500] == pytest.approx((sizes[0] + sizes[1] / 2) / sum(sizes), abs=0.1)
-    assert corpus.share_read() == 1
 
 
 def test_what_is_left_out_and_a_separator_that_stands_nowhere_are_told(tmp_path):

@@ -133,7 +133,6 @@ MISTAKES = {
         lambda path: as_llm_c_writes(path, IDS, version=3),
         r"a\.bin must have .* version 1 .*, got .* 3",
     ),
-    "an odd size": (lambda path: path.write_bytes(b"\0bc"), "ids of 2 bytes, got .* 3 bytes"),
     "text": (
         lambda path: path.write_text("Plain text."),
         r"a\.bin looks like text, .*; use data=text",
