@@ -5,7 +5,6 @@ A local folder must have the same layout as a dataset on the hub.
 
 import json
 import re
-import sys
 from collections.abc import Callable, Iterable
 from fnmatch import fnmatchcase
 from functools import partial
@@ -97,7 +96,7 @@ def choose_files(
     if subset is not None:
         files = [path for path in files if path.startswith((f"{subset}/", f"data/{subset}/"))]
 
-    found = {name: _files_of(files, name) for name in (*HELD_OUT, val_split or "", split)}
+    found = {name: _files_of(files, name) for name in {*HELD_OUT, val_split or "test", split}}
     if split == "train" and not found[split]:
         named = {path for name in HELD_OUT for path in found[name]}
         found[split] = [path for path in files if path not in named]
@@ -106,7 +105,9 @@ def choose_files(
     elif val_split == split:
         raise UserError(f"data.split and data.val_split must be different, got {split} and {split}")
 
-    folders = sorted({str(PurePosixPath(path).parent) for path in found[split]})
+    split_folder = re.compile(rf"/(partial-)?{re.escape(split)}$")
+    parents = [PurePosixPath(path).parent.as_posix() for path in found[split]]
+    folders = sorted({split_folder.sub("", parent) for parent in parents})
     if len(folders) > 1:
         known = names_of(folders, NAMES_SHOWN)
         raise UserError(f"data.subset must be one folder of {dataset} ({known}), got {subset}")
@@ -150,10 +151,7 @@ def _downloaded(
 
     # Imported here, because this import takes a third of a second.
     from huggingface_hub import HfApi
-    from huggingface_hub.utils import disable_progress_bars
 
-    if not sys.stderr.isatty():
-        disable_progress_bars()
     api = HfApi()
     instead = "data.dataset may also be a local folder with the Parquet files of the dataset"
     with downloading(f"the dataset {dataset}", instead):

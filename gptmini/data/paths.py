@@ -15,7 +15,7 @@ import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from itertools import takewhile
+from itertools import chain, takewhile
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -84,12 +84,11 @@ def find_files(key: str, paths: Paths, *, takes_own: bool = False) -> FoundFiles
     if not path_list:
         raise UserError(f"{key} must be a file, folder or glob, got an empty list")
 
-    # A dict keeps the order of the files. If a file has several names, the dict keeps the first name.
-    files: dict[tuple[int, int], Path] = {}
     all_found = [_find(key, str(path), takes_own) for path in path_list]
-    for found in all_found:
-        for file in found.files:
-            files.setdefault(_identity_of(file), file)
+    # If a file has several names, keep the first name.
+    files: dict[tuple[int, int], Path] = {}
+    for file in chain.from_iterable(found.files for found in all_found):
+        files.setdefault(_identity_of(file), file)
     return FoundFiles(
         files=list(files.values()),
         left_out=[path for found in all_found for path in found.left_out],

@@ -80,9 +80,8 @@ class Reader:
         self.position = 0  # bytes of the current file on disk that have been read
         self.n_separators = 0  # number of separators that were found in plain text
         self.skipped = Skipped()
-        self.merged = (
-            ""  # place of the first row with a value whose lines look like rows of the table
-        )
+        # Place of the first row with a value whose lines look like rows of the table.
+        self.merged = ""
         self.unused: set[str] = set()  # names of fields of chats that are known, but not used
 
     def pieces(self, file: Path) -> Iterator[Piece]:
@@ -299,11 +298,8 @@ def _missing(where: str, field: str, names: list[str]) -> str:
 def _has_rows(value: str, delimiter: str, n_values: int) -> bool:
     """Return whether a stray quotation mark may have joined several rows of a table to this value."""
     inner = value.splitlines()[1:-1]  # marks are in the first and the last line
-    return (
-        n_values > 1
-        and len(inner) >= SUSPICIOUS
-        and all(line.count(delimiter) == n_values - 1 for line in inner)
-    )
+    are_rows = all(line.count(delimiter) == n_values - 1 for line in inner)
+    return n_values > 1 and len(inner) >= SUSPICIOUS and are_rows
 
 
 def _reason(error: Exception) -> str:
