@@ -36,10 +36,8 @@ def load(path: str | Path) -> "tuple[GPT, Tokenizer]":
     """Load a model and its tokenizer from a run folder, a checkpoint file, or an exported folder.
 
     From a run folder, load the best checkpoint. The model is on the CPU and ready to sample. A folder of runs, such as
-    runs/NAME, means its latest run with a checkpoint. An exported folder contains a Hugging Face model. gptmini export
-    wrote this folder, or the user downloaded it from the hub.
-    Raises UserError if the path does not exist, or if the file is not a checkpoint, is damaged, or contains pickled
-    code.
+    runs/NAME, means its latest run with a checkpoint. An exported folder contains a Hugging Face model.
+    Raises UserError if the path does not exist, or if a file is damaged or contains pickled code.
     """
     if is_exported(path):
         from gptmini.interop import read_folder
@@ -57,13 +55,7 @@ def load_for_sampling(
 ) -> "tuple[GPT, Tokenizer]":
     """Load model and tokenizer like load, ready to draw tokens on a device.
 
-    Args:
-        path: as for load.
-        device: auto, cpu, cuda or mps.
-        dtype: of the weights: auto, fp32, bf16 or fp64.
-        compile: whether the model will be compiled. Compiled models cannot be packed.
-
-    Raises the errors of load. Raises UserError if the device is not available.
+    device is auto, cpu, cuda or mps. dtype is auto, fp32, bf16 or fp64. Compiled models cannot be packed.
     """
     from gptmini.generation import pack
     from gptmini.hardware import choose_device, choose_dtype
@@ -82,10 +74,7 @@ def is_exported(path: str | Path) -> bool:
 
 
 def model_and_tokenizer(contents: dict, path: Path) -> "tuple[GPT, Tokenizer]":
-    """Build the model and the tokenizer from the contents that read_checkpoint returned for a path.
-
-    Raises UserError if the weights do not fit the config, or the tokenizer does not fit the model.
-    """
+    """Build the model and the tokenizer from the contents that read_checkpoint returned for a path."""
     from gptmini.checkpoint.file import build_model
 
     model = build_model(contents)
@@ -95,10 +84,7 @@ def model_and_tokenizer(contents: dict, path: Path) -> "tuple[GPT, Tokenizer]":
 
 
 def find_source(path: str | Path) -> TrainedSource:
-    """Read the configuration and the tokenizer of a model, but not its weights.
-
-    The argument path is the same as for load. Raises the same errors as load, but does not detect damaged weights.
-    """
+    """Read the configuration and the tokenizer of a model, but not its weights. path is the same as for load."""
     if is_exported(path):
         from gptmini.interop.reading import read_sizes
 
@@ -118,8 +104,7 @@ def find_source(path: str | Path) -> TrainedSource:
 def trained_by(path: Path) -> str | None:
     """Return the class of the settings of the optimizer that trained the weights in gptmini, such as MuonSettings.
 
-    The argument path is a checkpoint or an exported folder. Return None if this is unknown, as for a model that another
-    program trained.
+    path is a checkpoint or an exported folder. Return None for a model that another program trained.
     """
     from gptmini.checkpoint.file import read_header
 
@@ -129,8 +114,7 @@ def trained_by(path: Path) -> str | None:
 def load_tokenizer(path: str | Path) -> Tokenizer:
     """Return the tokenizer of a model, of a prepared folder, or of a folder that has tokenizer.json, but no model.
 
-    For a model, the argument path and the errors are the same as for find_source. The weights of the model are not
-    read. For a prepared folder, torch is not imported.
+    The weights of the model are not read. For a prepared folder, torch is not imported.
     """
     folder = Path(expand_home(str(path)))
     if (folder / "meta.json").is_file():
@@ -145,14 +129,7 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
 
 
 def of_model(documents: Iterable, *, path: str) -> Tokenizer:
-    """Return an existing tokenizer. This function is a builder of tokenizers, but it ignores the documents.
-
-    Args:
-        documents: not used. Other builders learn a tokenizer from the documents.
-        path: the same as for load_tokenizer.
-
-    Raises the same errors as load_tokenizer.
-    """
+    """Return the tokenizer of load_tokenizer. As a builder of tokenizers, it takes documents, but ignores them."""
     return load_tokenizer(path)
 
 
@@ -170,17 +147,13 @@ class OfModelSettings:
 
 
 def builder_of(tokenizer: Tokenizer) -> partial:
-    """Return a builder of this tokenizer. With this builder, prepare finds tokens that have the same tokenizer.
-
-    The builder does not depend on the path of the model.
-    """
+    """Return a builder of this tokenizer. It does not depend on the path, so that prepare finds the same tokens."""
     state = repr(sorted(tokenizer.to_dict().items()))
     digest = hashlib.sha256(state.encode("utf-8")).hexdigest()
     return prebuilt(tokenizer, name=of_model.__name__, sha256=digest)
 
 
 def _check_same_ids(path: Path, tokenizer: Tokenizer, config: GPTConfig) -> None:
-    """Raise UserError if the model and the tokenizer do not have the same number of ids."""
     if tokenizer.n_vocab != config.vocab_size:
         raise UserError(
             f"{path}: the tokenizer must have as many ids as the model's vocab_size={config.vocab_size}, "
@@ -212,11 +185,7 @@ def initial_model(path: str) -> "tuple[GPT, dict[str, Any]]":
 
 
 def local_path(name: str) -> Path:
-    """Return the path that the user gave. For a name on the hub, download the model and return the folder of the model.
-
-    Raises UserError if the hub cannot be reached or does not have the model. If a run has this name, the message
-    suggests the run.
-    """
+    """Return the path that the user gave. For a name on the hub, download the model and return its folder."""
     from gptmini.interop.hub_models import download_model, is_hub_name
 
     # Keep the name as a string. gpt2 is a name on the hub and ./gpt2 is a path, but Path would make both names equal.

@@ -67,7 +67,6 @@ class Slots:
         self.longest = visible
 
     def _take_slice(self, start: int, visible: int) -> None:
-        """Reserve the slots from start to visible in every row."""
         self.visible = visible
         self.positions = slice(start, visible)
         self.index = (slice(None), self.positions)

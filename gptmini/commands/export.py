@@ -81,7 +81,7 @@ def main(arguments: list[str] | None = None) -> None:
     from gptmini.interop import ARCHITECTURES, write_folder, write_gguf
     from gptmini.interop.folder import require_empty
     from gptmini.interop.folder_settings import stored_source_settings
-    from gptmini.loading import is_exported, model_and_tokenizer
+    from gptmini.loading import model_and_tokenizer
     from gptmini.runs import find_checkpoint
 
     restore_gc_and_sigint()
@@ -92,10 +92,6 @@ def main(arguments: list[str] | None = None) -> None:
     if not is_gguf:
         require_empty(out)
 
-    if is_exported(options.run):
-        raise UserError(
-            f"{options.run} is already an exported folder; to create a run from this folder, use gptmini import"
-        )
     checkpoint = find_checkpoint(run)
     contents = read_checkpoint(checkpoint, mapped=True)  # leaves the optimizer state on disk
     model, tokenizer = model_and_tokenizer(contents, checkpoint)

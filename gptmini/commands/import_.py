@@ -74,13 +74,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _describe(folder: Path, source: str, sizes: "GPTConfig") -> None:
-    """Write the files that the other commands require, so that these commands read the folder as a run of zero steps.
-
-    Args:
-        folder: folder of the run.
-        source: the argument SOURCE of the command line.
-        sizes: configuration of the model.
-    """
+    """Write what the other commands require, so that they read the folder as a run of zero steps."""
     import yaml
 
     from gptmini.report.tables import config_table
@@ -96,15 +90,7 @@ def _describe(folder: Path, source: str, sizes: "GPTConfig") -> None:
 
 
 def read_model(source: str, path: Path, meta: Path | None) -> "tuple[GPT, Tokenizer]":
-    """Read the model and the tokenizer of a folder, or of nanoGPT's checkpoint.
-
-    Args:
-        source: the argument SOURCE of the command line.
-        path: the path that local_path returned for the source.
-        meta: the path of nanoGPT's meta.pkl, or None.
-
-    Raises UserError if the path does not exist, or if gptmini does not support its model.
-    """
+    """Read the model and the tokenizer of SOURCE: a folder, or nanoGPT's checkpoint with its meta.pkl."""
     from gptmini.interop import read_folder, read_nanogpt
 
     is_of_nanogpt = path.is_file() and path.suffix not in (".gguf", ".safetensors")

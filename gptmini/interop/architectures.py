@@ -194,10 +194,7 @@ _QWEN3 = _llama_style(
 
 
 def is_conv1d(name: str, n_axes: int) -> bool:
-    """Return whether a weight of transformers is a matrix in a block of GPT-2.
-
-    Each of these matrices belongs to a Conv1D, which stores the matrix with the shape (in, out).
-    """
+    """Return whether a weight of transformers is the matrix of a Conv1D of GPT-2, which has the shape (in, out)."""
     return name.startswith(_GPT2.block_prefix) and n_axes == 2
 
 
@@ -231,11 +228,9 @@ def refuse(name: str, wanted: object, kind: str, got: object) -> NoReturn:
 
 
 def choose_architecture(config: GPTConfig, kind: str | None = None) -> str:
-    """Return the model type for the export of a GPT.
+    """Return kind, or the most widely known model type that computes the same logits as a GPT.
 
-    If kind is given, return kind. If kind is None, return the most widely known model type that computes the same
-    logits. Raises UserError if a model of this type would not compute the same logits as the GPT. The message names the
-    setting that differs.
+    Raises UserError with the setting that differs if a model of this type would not compute the same logits.
     """
     if kind is not None:
         kind = known_model_type(kind)

@@ -53,7 +53,7 @@ def write_folder(
     sampling: Mapping[str, object],
     published: Mapping[str, str] | None = None,
 ) -> str:
-    """Write a folder of a Hugging Face model atomically. If an error occurs, no file is written.
+    """Write a folder of a Hugging Face model atomically, and return the model type.
 
     Args:
         path: the folder. If the folder exists, it must be empty.
@@ -61,11 +61,9 @@ def write_folder(
         kind: the model type. See to_hugging_face.
         dtype: the dtype of the exported weights. It must be a key of DTYPES.
         sampling: settings for generation_config.json in addition to the ids. They are ignored if `published` is given.
-        published: settings of the folder that the weights came from, as returned by read_source_settings. None if the
-            weights did not come from a folder.
+        published: the result of read_source_settings for the folder that the weights came from, if there is one.
 
-    Returns the model type.
-    Raises UserError if the folder exists and is not empty, or if no model type computes the same logits as the model.
+    Raises UserError if the folder is not empty, or if no model type computes the same logits as the model.
     """
     path = path.absolute()
     require_empty(path)
@@ -116,7 +114,7 @@ def require_empty(path: Path) -> None:
 def _generation(
     tokenizer: Tokenizer, sampling: Mapping[str, object], published: Published
 ) -> dict | None:
-    """Return the content of generation_config.json. Return None if the original folder does not have this file."""
+    """Return the content of generation_config.json, or None if the original folder does not have this file."""
     if published:
         generation = published.get(GENERATION)
         return None if generation is None else with_new_ends(generation, tokenizer, published)
@@ -131,7 +129,6 @@ def _generation(
 def _write_weights(
     folder: Path, config: dict, state: dict[str, Tensor], dtype: torch.dtype
 ) -> None:
-    """Write the weights as safetensors files. If the embeddings are tied, the matrix is written only once."""
     from huggingface_hub import save_torch_state_dict
     from safetensors import SafetensorError
 
@@ -158,5 +155,4 @@ def _write_weights(
 
 
 def _write_json(path: Path, values: dict) -> None:
-    """Write values as indented JSON."""
     path.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")

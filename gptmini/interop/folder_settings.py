@@ -35,18 +35,12 @@ class _Header(TypedDict):
 
 
 def read_source_settings(path: Path) -> dict[str, str]:
-    """Return a dict that maps the name of each settings file in a folder to its JSON.
-
-    Raises UserError if a file is damaged.
-    """
+    """Return a dict that maps the name of each settings file in a folder to its JSON."""
     return {name: json.dumps(read_json(path / name)) for name in FILES if (path / name).is_file()}
 
 
 def stored_source_settings(header: dict) -> dict[str, str]:
-    """Return what read_source_settings returned for the folder that the weights of a checkpoint came from.
-
-    The header of the checkpoint stores these settings. The result is empty if the header has no such settings.
-    """
+    """Return what read_source_settings returned for the source of a checkpoint, from the checkpoint's header."""
     origin = header.get("init_from")
     kept = header.get("published", origin.get("published") if isinstance(origin, dict) else None)
     return kept or {}

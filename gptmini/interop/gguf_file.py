@@ -57,17 +57,14 @@ def write_gguf(
     dtype: str,
     published: Mapping[str, str] | None = None,
 ) -> str:
-    """Write a GGUF file atomically.
+    """Write a GGUF file atomically, and return the model type. An existing file is replaced.
 
     Args:
-        path: the file. If the file exists, it is replaced.
         model: a GPT on the CPU. Its weights must be float32.
         tokenizer: a byte-pair tokenizer with a pre-tokenizer that llama.cpp supports.
         dtype: the dtype of the matrices. It must be a key of DTYPES. Vectors and positions stay in float32.
-        published: settings of the folder that the weights came from, as returned by read_source_settings. None if the
-            weights did not come from a folder.
+        published: the result of read_source_settings for the folder that the weights came from, if there is one.
 
-    Returns the model type.
     Raises UserError if llama.cpp does not support the model or the tokenizer, or if gguf is not installed.
     """
     try:
@@ -115,7 +112,6 @@ def write_gguf(
 
 
 def _check_kind(model: GPT, kind: str) -> None:
-    """Raise UserError unless llama.cpp supports this model."""
     if kind not in KINDS:
         raise UserError(
             f"cannot write model type {kind} as a GGUF file; train a Llama-style model, such as model=qwen_tiny, "
@@ -131,7 +127,6 @@ def _check_kind(model: GPT, kind: str) -> None:
 
 
 def _add_sizes(writer: "gguf.GGUFWriter", model: GPT, kind: str) -> None:
-    """Add the sizes and the settings of a model to the file."""
     import gguf
 
     config = model.config
@@ -158,10 +153,7 @@ def _add_sizes(writer: "gguf.GGUFWriter", model: GPT, kind: str) -> None:
 
 
 def _tensors_of(model: GPT, kind: str, state: dict[str, Tensor]) -> dict[str, np.ndarray]:
-    """Return a dict that maps the name of each weight in llama.cpp to its float32 values.
-
-    Raises UserError if a weight is not finite.
-    """
+    """Return a dict that maps the name of each weight in llama.cpp to its float32 values."""
     import gguf
 
     name_of = gguf.MODEL_ARCH_NAMES
@@ -204,25 +196,19 @@ def _with_adjacent_pairs(weight: Tensor, d_head: int) -> Tensor:
 
 
 def _add_tensors(writer: "gguf.GGUFWriter", tensors: dict[str, np.ndarray], dtype: str) -> None:
-    """Add each weight in a suitable type. Raises UserError if a weight is too large for fp16."""
     import gguf
 
     tensor_type, file_type = DTYPES[dtype]
     writer.add_file_type(gguf.LlamaFileType[file_type])
     for name, values in tensors.items():
-        chosen = gguf.GGMLQuantizationType[_type_of(name, values, tensor_type)]
+        kind = tensor_type
+        if values.ndim == 1 or name.startswith("position_embd"):  # llama.cpp requires float32
+            kind = "F32"
+        elif kind == "Q8_0" and values.shape[1] % Q8_0_WIDTH:
+            kind = "F16"
+        chosen = gguf.GGMLQuantizationType[kind]
         if chosen.name == "F16" and np.abs(values).max() > LARGEST_FP16:
             raise UserError(
                 f"every weight must be at most {LARGEST_FP16} in fp16, but {name} has a larger weight"
             )
         writer.add_tensor(name, gguf.quants.quantize(values, chosen), raw_dtype=chosen)
-
-
-def _type_of(name: str, values: np.ndarray, wanted: str) -> str:
-    """Return the type of a tensor. A matrix gets the type `wanted` if this is possible."""
-    is_exact = values.ndim == 1 or name.startswith("position_embd")  # llama.cpp requires float32
-    if is_exact:
-        return "F32"
-    if wanted == "Q8_0" and values.shape[1] % Q8_0_WIDTH:
-        return "F16"
-    return wanted

@@ -6,7 +6,7 @@ SentencePiece.
 
 import json
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from gptmini.interop.tokenizer_writing import to_tokenizers
 from gptmini.tokenizer import (
@@ -49,23 +49,13 @@ NO_RULE = (
 )
 
 
-class Vocabulary(NamedTuple):
-    """The token, type and score of each id in a GGUF file."""
-
-    tokens: list[str]
-    types: list["gguf.TokenType"]
-    # The score of the merge that makes a token. Earlier merges have higher scores.
-    scores: list[float]
-
-
 def add_tokenizer(
     writer: "gguf.GGUFWriter", tokenizer: Tokenizer, special_ids: Mapping[str, Any]
 ) -> None:
     """Add the vocabulary, the merges or scores, and the special ids of a tokenizer to a GGUF file.
 
     special_ids contains the ids that config.json has for the same model.
-    Raises UserError if llama.cpp does not support this kind of tokenizer, or does not have the pre-tokenizer of the
-    tokenizer.
+    Raises UserError if llama.cpp has no such tokenizer or pre-tokenizer.
     """
     is_bytes_alone = isinstance(tokenizer, BytePairTokenizer) and len(tokenizer.ranks) == 256
     template = tokenizer.chat_template
@@ -87,21 +77,21 @@ def add_tokenizer(
             f"a GGUF file requires a byte-pair tokenizer, got {model.get('type')}; export a folder instead"
         )
     merges = [pair.split(" ") if isinstance(pair, str) else pair for pair in model["merges"]]
-    vocabulary = _vocabulary(tree, merges, tokenizer.n_vocab)
+    tokens, types, scores = _vocabulary(tree, merges, tokenizer.n_vocab)
 
     if model.get("byte_fallback"):
         _check_spaces(tree)
         writer.add_tokenizer_model("llama")
         writer.add_tokenizer_pre("default")
-        writer.add_token_scores(vocabulary.scores)
+        writer.add_token_scores(scores)
         writer.add_add_space_prefix(True)
     else:
         writer.add_tokenizer_model("gpt2")
         # If each id is a byte, the ids do not depend on the way in which the text is split.
         writer.add_tokenizer_pre("gpt-2" if is_bytes_alone else _rule_of(tree))
         writer.add_token_merges([f"{left} {right}" for left, right in merges or [NO_MERGE]])
-    writer.add_token_list(vocabulary.tokens)
-    writer.add_token_types(vocabulary.types)
+    writer.add_token_list(tokens)
+    writer.add_token_types(types)
 
     # In a folder, an id may be a list of ids, or an id of no token. A GGUF file needs the id of one token.
     n_vocab = tokenizer.n_vocab
@@ -129,7 +119,6 @@ def _check_spaces(tree: dict) -> None:
 
 
 def _rule_of(tree: dict) -> str:
-    """Return the name that llama.cpp has for the pre-tokenizer of a tokenizer."""
     pre_tokenizer = tree.get("pre_tokenizer") or {}
     steps = pre_tokenizer.get("pretokenizers", [pre_tokenizer])
     normalizer = (tree.get("normalizer") or {}).get("type")
@@ -141,10 +130,7 @@ def _rule_of(tree: dict) -> str:
 
 
 def _name_of(step: dict) -> str:
-    """Return the entry of a step in the keys of RULES. The entry is a pattern, or a name such as DIGITS.
-
-    For any other step, return its JSON.
-    """
+    """Return the entry of a step in the keys of RULES: a pattern or a name. For any other step, return its JSON."""
     plain = {key: value for key, value in step.items() if key != "trim_offsets"}
     if plain == {"type": "ByteLevel", "add_prefix_space": False, "use_regex": False}:
         return LETTERS
@@ -158,8 +144,10 @@ def _name_of(step: dict) -> str:
     return json.dumps(plain)
 
 
-def _vocabulary(tree: dict, merges: list[list[str]], n_vocab: int) -> Vocabulary:
-    """Return the vocabulary of all ids of a model. An id that the tokenizer does not have becomes an unused token."""
+def _vocabulary(
+    tree: dict, merges: list[list[str]], n_vocab: int
+) -> tuple[list[str], list["gguf.TokenType"], list[float]]:
+    """Return the token, type and score of each id. Earlier merges have higher scores. Ids without token are unused."""
     import gguf
 
     rank_of = {f"{left}{right}": rank for rank, (left, right) in reversed([*enumerate(merges)])}
@@ -179,4 +167,4 @@ def _vocabulary(tree: dict, merges: list[list[str]], n_vocab: int) -> Vocabulary
     unknown = tree["model"].get("unk_token")
     if unknown in tree["model"]["vocab"]:
         types[tree["model"]["vocab"][unknown]] = kind.UNKNOWN
-    return Vocabulary(tokens, types, scores)
+    return tokens, types, scores

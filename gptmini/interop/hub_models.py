@@ -28,8 +28,7 @@ FILE_ENDS = (".ckpt", ".pt", ".safetensors", ".gguf", ".txt")
 def is_hub_name(text: str) -> bool:
     """Return whether a string can be the name of a model on the hub, such as gpt2 or openai-community/gpt2.
 
-    If the first part of the string is an existing folder, as in runs/mine, the string is a misspelt path. It is not a
-    name on the hub.
+    If its first part is an existing folder, as in runs/mine, it is a misspelt path.
     """
     owner, slash, _ = text.partition("/")
     is_path = os.path.lexists(text) or (bool(slash) and Path(owner).exists())
@@ -37,10 +36,7 @@ def is_hub_name(text: str) -> bool:
 
 
 def download_model(name: str) -> Path:
-    """Return the folder of a model of the hub. Download the model if it is not in the cache.
-
-    Raises UserError if the hub cannot be reached, or if the hub does not have a model with this name.
-    """
+    """Return the folder of a model of the hub. Download the model if it is not in the cache."""
     # The library is imported here, because the import takes a third of a second.
     from huggingface_hub import snapshot_download
 

@@ -4,8 +4,6 @@ Hugging Face models are given as plain dicts. Therefore, transformers is not nee
 Face, and "our" names come from GPT and GPTConfig.
 """
 
-import re
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -25,6 +23,7 @@ from gptmini.interop.architectures import (
 )
 from gptmini.model.config import GPTConfig, config_from_file
 from gptmini.model.gpt import GPT, VOCABULARY, meta_gpt
+from gptmini.settings import checked
 from gptmini.user_error import UserError
 
 # transformers has two names for the tanh form of GELU.
@@ -34,39 +33,20 @@ OTHER_NAMES = {"gelu_new": "gelu_pytorch_tanh"}
 # do not follow from the other settings.
 OPTIONAL = {"gpt2": ("n_inner",), "llama": ("num_key_value_heads",)}
 NEVER_SET = ("quantization_config", "rope_scaling")
-# Keys and values that rope_parameters may have in addition to rope_theta. These values do not change the model.
-PLAIN_ROPE = {"rope_type": "default", "partial_rotary_factor": 1}
-# Map our names of settings that are not in Architecture.settings to their names. Error messages use their names.
-OUR_NAMES = {
-    "tie_embeddings": "tie_word_embeddings",
-    "d_head": "head_dim",
-    "norm_eps": "rms_norm_eps",
-    "bias": "mlp_bias",
-    "rotary_base": "rope_theta",
-    "rotary_scaling": "rope_scaling",
-    "original_context_length": "original_max_position_embeddings",
-}
 SHOWN = 5  # maximum number of weight names that an error message shows
 
 
 def from_hugging_face(config: dict, state: dict[str, Tensor]) -> GPT:
     """Build the GPT that computes the same logits as a Hugging Face model of a type in ARCHITECTURES.
 
-    Args:
-        config: the config of the Hugging Face model, as returned by to_dict().
-        state: the weights of the Hugging Face model, as returned by state_dict().
-
-    Raises UserError if the model type is unknown, if GPT does not support a setting, or if a weight is missing or has
-    the wrong shape.
+    config is the result of to_dict() of the model's config, and state is the model's state_dict(). Raises UserError if
+    GPT does not support the model type or a setting, or if a weight is missing or has the wrong shape.
     """
     return build_gpt(to_gpt_config(config), state, config["model_type"])
 
 
 def build_gpt(config: GPTConfig, state: dict[str, Tensor], kind: str) -> GPT:
-    """Build the GPT of a config from the weights of a Hugging Face model of type `kind`.
-
-    Raises UserError if a weight is missing, unexpected or has the wrong shape.
-    """
+    """Build the GPT of a config from the weights of a Hugging Face model of type `kind`."""
     # Check the number of layers before weight names are made. Otherwise, a config with millions of layers would make
     # millions of names.
     if config.n_layers > len(state):
@@ -95,10 +75,7 @@ def build_gpt(config: GPTConfig, state: dict[str, Tensor], kind: str) -> GPT:
 
 
 def _names_in(state: dict[str, Tensor], model: GPT, kind: str) -> dict[str, list[str]]:
-    """Return a dict that maps our name of each weight to the names of the parts of this weight in a state.
-
-    Raises UserError if a weight is missing or unexpected.
-    """
+    """Return a dict that maps our name of each weight to the names of the parts of this weight in a state."""
     config = model.config
     ours = model.state_dict()
     names = dict(ARCHITECTURES[kind].weight_names(config))
@@ -125,14 +102,8 @@ def _names_in(state: dict[str, Tensor], model: GPT, kind: str) -> dict[str, list
 def to_hugging_face(model: GPT, *, kind: str | None = None) -> tuple[dict, dict[str, Tensor]]:
     """Return the config and state dict of the transformers model that computes the same logits as a GPT.
 
-    Args:
-        model: the GPT.
-        kind: the model type, a key of ARCHITECTURES. None for the most widely known type that computes the same
-            logits.
-
-    The config contains keyword arguments of the Hugging Face config. The config includes model_type, but not the
-    special ids. Raises UserError if a model of this type would not compute the same logits as the GPT. The message
-    names the setting that differs.
+    kind is the model type, or None for the most widely known type that computes the same logits. The config includes
+    model_type, but not the special ids. Raises UserError with the setting that no model of this type supports.
     """
     config = model.config
     kind = choose_architecture(config, kind)
@@ -161,7 +132,6 @@ def to_hugging_face(model: GPT, *, kind: str | None = None) -> tuple[dict, dict[
 
 
 def _embedding_name(kind: str) -> str:
-    """Return the name that Hugging Face models of type `kind` have for the token embedding."""
     return ARCHITECTURES[kind].weights_outside_blocks["embedding.weight"][0]
 
 
@@ -179,11 +149,9 @@ def _transpose_conv1d(their_name: str, weight: Tensor) -> Tensor:
 
 
 def to_gpt_config(config: dict) -> GPTConfig:
-    """Translate a Hugging Face config to GPTConfig.
-
-    Raises UserError if the model type is unknown, if a size is missing, or if GPT does not support a setting.
-    """
+    """Translate a Hugging Face config to GPTConfig. Raises UserError with the setting that GPT does not support."""
     kind = known_model_type(config.get("model_type"))
+    checked(config, llama.ConfigTypes)
     architecture = ARCHITECTURES[kind]
     optional = OPTIONAL.get(kind, ())
     needed = [name for name in architecture.settings.values() if name not in optional]
@@ -205,37 +173,14 @@ def to_gpt_config(config: dict) -> GPTConfig:
     settings["tie_embeddings"] = config.get("tie_word_embeddings", kind == "gpt2")
     if kind in llama.KINDS:
         settings |= llama.settings_of(config, kind)
-    elif kind != "gpt2":
-        settings["rotary_base"] = _rotary_base(config.get("rope_parameters"), kind)
-    try:
-        return config_from_file(settings)
-    except UserError as error:
-        names = OUR_NAMES | architecture.settings
-        if not config.get("rope_scaling"):
-            names["rotary_scaling"] = "rope_parameters"
-        raise UserError(rename_settings(str(error), names)) from None
-
-
-def rename_settings(sentence: str, names: Mapping[str, str]) -> str:
-    """Replace our names of settings in an error message of GPTConfig with the names in a file."""
-    return re.sub(r"\w+", lambda word: names.get(word[0], word[0]), sentence)
-
-
-def _rotary_base(rope: object, kind: str) -> object:
-    """Return the base of the rotary positions. Raises UserError if the rotary positions are partial or scaled."""
-    values = rope if isinstance(rope, dict) else {}
-    others = {name: value for name, value in values.items() if PLAIN_ROPE.get(name) != value}
-    base = others.pop("rope_theta", None)
-    if base is None or others:
-        refuse("rope_parameters", "a rope_theta without other settings", kind, rope)
-    return base
+    elif kind == "nanochat":
+        settings |= llama.rotary_settings(config, kind)
+        if settings["rotary_scaling"]:
+            refuse("rope_type", "default", kind, config["rope_parameters"])
+    return config_from_file(settings)
 
 
 def _our_activation(config: dict, kind: str, architecture: Architecture) -> str:
-    """Return our name of the activation in the MLP.
-
-    Raises UserError if GPT does not support this activation for models of this type.
-    """
     default = next(iter(architecture.activations.values()))
     theirs = config.get(architecture.activation, default)
     for ours, name in architecture.activations.items():
@@ -245,7 +190,6 @@ def _our_activation(config: dict, kind: str, architecture: Architecture) -> str:
 
 
 def _their_config(config: GPTConfig, kind: str) -> dict:
-    """Translate a GPTConfig to their config. choose_architecture must have accepted the GPTConfig."""
     architecture = ARCHITECTURES[kind]
     exported = {theirs: getattr(config, ours) for ours, theirs in architecture.settings.items()}
     exported.update(architecture.their_values)

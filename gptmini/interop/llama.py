@@ -18,7 +18,6 @@ from typing_extensions import TypedDict  # pydantic requires this class before P
 from gptmini.interop.architectures import check_setting, refuse
 from gptmini.model.config import GPTConfig
 from gptmini.model.layers import RMS_NORM_EPS
-from gptmini.settings import checked
 from gptmini.user_error import UserError
 
 KINDS = ("llama", "mistral", "qwen2", "qwen3")
@@ -60,11 +59,7 @@ class ConfigTypes(TypedDict, total=False):
 
 
 def settings_of(config: dict, kind: str) -> dict[str, Any]:
-    """Translate the settings of their config to GPTConfig, except the sizes that all architectures share.
-
-    Raises UserError if GPT does not support a setting, or if a setting has the wrong type.
-    """
-    checked(config, ConfigTypes)
+    """Translate the settings of their config to GPTConfig, except the sizes that all architectures share."""
     check_setting(config, kind, "partial_rotary_factor", 1)
     _check_windows(config, kind)
     if kind == "qwen3" and config.get("head_dim") is None:
@@ -78,16 +73,12 @@ def settings_of(config: dict, kind: str) -> dict[str, Any]:
         "bias": bias,
         "attention_bias": attention_bias if attention_bias != bias else None,
         "qk_norm": "gain" if kind == "qwen3" else False,
-        **_rotary(config, kind),
+        **rotary_settings(config, kind),
     }
 
 
 def their_settings(config: GPTConfig, kind: str) -> dict[str, Any]:
-    """Return the settings for their config, except the sizes.
-
-    The settings have the names of transformers 5. They also have the names of transformers 4, because MLX reads these
-    names.
-    """
+    """Return the settings for their config, except the sizes, as transformers 5 names them and as 4 and MLX do."""
     scaling: dict[str, Any] = dict(config.rotary_scaling or {})
     rope_type = {0: "default", 1: "linear", 4: "llama3"}[len(scaling)]
     rope = {theirs: scaling[ours] for ours, theirs in SCALINGS[rope_type].items()}
@@ -125,7 +116,7 @@ def swap_halves(state: dict[str, Tensor], config: GPTConfig) -> dict[str, Tensor
     return exchanged
 
 
-def _rotary(config: dict, kind: str) -> dict[str, Any]:
+def rotary_settings(config: dict, kind: str) -> dict[str, Any]:
     """Return the base and the scaling of rotary positions. transformers 4 and 5 have different names for them."""
     rope = config.get("rope_scaling") or config.get("rope_parameters") or {}
     check_setting(rope, kind, "partial_rotary_factor", 1)
@@ -145,7 +136,6 @@ def _rotary(config: dict, kind: str) -> dict[str, Any]:
 
 
 def _check_windows(config: dict, kind: str) -> None:
-    """Raise UserError unless queries attend to all previous positions."""
     if kind == "mistral":
         window = config.get("sliding_window", MISTRALS_WINDOW)
         if window is not None and window < config["max_position_embeddings"]:

@@ -5,7 +5,7 @@ from pathlib import Path
 from torch import Tensor
 
 from gptmini.interop.architectures import is_conv1d
-from gptmini.interop.hugging_face import build_gpt, rename_settings
+from gptmini.interop.hugging_face import build_gpt
 from gptmini.model.config import config_from_file
 from gptmini.model.gpt import GPT
 from gptmini.tokenizer import CharTokenizer, Tokenizer, gpt2
@@ -36,14 +36,9 @@ FIXED = {
 
 
 def read_nanogpt(path: Path, meta: Path | None = None) -> tuple[GPT, Tokenizer]:
-    """Return the GPT of a nanoGPT checkpoint and its tokenizer.
+    """Return the GPT and the tokenizer of ckpt.pt, the checkpoint of nanoGPT.
 
-    Args:
-        path: the checkpoint ckpt.pt.
-        meta: the file meta.pkl that nanoGPT writes for a character dataset. None for the tokenizer of GPT-2.
-
-    Raises UserError if a file is damaged, if it is not from nanoGPT, or if it contains other objects than plain values
-    and tensors.
+    meta is the file meta.pkl that nanoGPT writes for a character dataset, or None for the tokenizer of GPT-2.
     """
     checkpoint = read_tensors(path)
     tokenizer = gpt2([]) if meta is None else _characters(meta)
@@ -54,7 +49,7 @@ def read_nanogpt(path: Path, meta: Path | None = None) -> tuple[GPT, Tokenizer]:
         config = config_from_file({"vocab_size": tokenizer.n_vocab, **sizes, **FIXED})
         state = _state(checkpoint["model"], n_kept=tokenizer.n_vocab)
     except UserError as error:
-        raise UserError(f"{path}, model_args: {rename_settings(str(error), SIZES)}") from None
+        raise UserError(f"{path}, model_args: {error}") from None
     except (KeyError, TypeError, AttributeError, IndexError):
         raise UserError(f"{path} must have nanoGPT's entries 'model' and 'model_args'") from None
 
@@ -71,10 +66,7 @@ def read_nanogpt(path: Path, meta: Path | None = None) -> tuple[GPT, Tokenizer]:
 
 
 def _state(weights: dict[str, Tensor], *, n_kept: int) -> dict[str, Tensor]:
-    """Convert the weights of nanoGPT to the weights of GPT-2 in transformers.
-
-    Transpose the matrices of the blocks. Keep only the first n_kept ids.
-    """
+    """Convert the weights of nanoGPT to the weights of GPT-2 in transformers. Keep only the first n_kept ids."""
     state = {}
     for full_name, weight in weights.items():
         name = full_name.removeprefix(COMPILED_PREFIX)
@@ -87,7 +79,6 @@ def _state(weights: dict[str, Tensor], *, n_kept: int) -> dict[str, Tensor]:
 
 
 def _characters(meta: Path) -> CharTokenizer:
-    """Return the tokenizer in the file meta.pkl of nanoGPT. Raises UserError if the file is a different file."""
     try:
         values = read_pickle(meta)
         characters = [values["itos"][i] for i in range(len(values["itos"]))]

@@ -44,10 +44,7 @@ def to_tokenizers(tokenizer: Tokenizer) -> "tokenizers.Tokenizer":
 
 
 def _of_characters(tokenizer: CharTokenizer) -> "tokenizers.Tokenizer":
-    """Return a word-level tokenizer that has one word for each character.
-
-    A byte-pair model without merges would silently drop unknown characters.
-    """
+    """Return a word-level tokenizer. A byte-pair model without merges would silently drop unknown characters."""
     import tokenizers
     from tokenizers import Regex, decoders, models, pre_tokenizers
 
@@ -59,10 +56,6 @@ def _of_characters(tokenizer: CharTokenizer) -> "tokenizers.Tokenizer":
 
 
 def _of_byte_pairs(tokenizer: BytePairTokenizer) -> "tokenizers.Tokenizer":
-    """Return a byte-pair tokenizer. If two tokens joined together are a token, the pair is a merge.
-
-    transformers converts the tokenizers of tiktoken in the same way.
-    """
     import tokenizers
     from tokenizers import Regex, decoders, models, pre_tokenizers
 
@@ -82,12 +75,10 @@ def _of_byte_pairs(tokenizer: BytePairTokenizer) -> "tokenizers.Tokenizer":
 
 
 def list_merges(ranks: list[bytes]) -> list[tuple[str, str]]:
-    """Return the merges: each pair of shorter tokens that together are a token.
-
-    The pairs are written in letters, and they are in merge order.
+    """Return the merges in order, written in letters: each pair of shorter tokens that together are a token.
 
     tiktoken merges two adjacent tokens if their joined bytes are a token. It starts with the pair that forms the token
-    with the lowest rank. Therefore, each pair of shorter tokens that together are a token is a merge.
+    with the lowest rank. transformers converts the tokenizers of tiktoken in the same way.
     """
     rank_of = {token: rank for rank, token in enumerate(ranks)}
     merges = []
@@ -112,11 +103,8 @@ def write_tokenizer(
 ) -> None:
     """Write tokenizer.json and tokenizer_config.json. transformers reads these files as PreTrainedTokenizerFast.
 
-    Args:
-        tokenizer: any tokenizer.
-        folder: an existing folder.
-        context_length: the maximum number of tokens that the model accepts.
-        published: the tokenizer_config.json of the original folder. None if there is no such file.
+    context_length is the maximum number of tokens that the model accepts. published is the tokenizer_config.json of the
+    original folder, or None if there is no such file.
     """
     if isinstance(tokenizer, LibraryTokenizer):
         text = tokenizer.text
@@ -124,34 +112,20 @@ def write_tokenizer(
         text = to_tokenizers(tokenizer).to_str(pretty=True)
     (folder / "tokenizer.json").write_bytes(text.encode("utf-8"))
 
-    config: dict[str, Any] = dict(published or {})
-    if published is None:
-        config = _own_config(tokenizer) | {"model_max_length": context_length}
+    config = _own_config(tokenizer, context_length) if published is None else published
     # Without this class, transformers 5 builds the tokenizer class of GPT-2 and ignores ignore_merges.
-    config["tokenizer_class"] = "PreTrainedTokenizerFast"
-
-    if isinstance(tokenizer, LibraryTokenizer) and tokenizer.chat is not None:
-        templates = config.get("chat_template")
-        config |= tokenizer.chat
-        # A list may have several templates. The tokenizer stores only the template with the name
-        # 'default'.
-        if isinstance(templates, list):
-            default = {"name": "default", "template": tokenizer.chat.get("chat_template")}
-            config["chat_template"] = [
-                default if one["name"] == "default" else one for one in templates
-            ]
-    if not isinstance(tokenizer, LibraryTokenizer) and tokenizer.chat_template is not None:
-        template = tokenizer.chat_template.encode("utf-8")
-        (folder / "chat_template.jinja").write_bytes(template)
+    config = config | {"tokenizer_class": "PreTrainedTokenizerFast"}
     text = json.dumps(config, indent=2) + "\n"
     (folder / "tokenizer_config.json").write_text(text, encoding="utf-8")
 
+    template = tokenizer.chat_template
+    known = config.get("chat_template")
+    templates = [one["template"] for one in known] if isinstance(known, list) else [known]
+    if template is not None and template not in templates:
+        (folder / "chat_template.jinja").write_bytes(template.encode("utf-8"))
 
-def _own_config(tokenizer: Tokenizer) -> dict[str, Any]:
-    """Return the tokenizer_config.json of a tokenizer that has no settings from an original folder.
 
-    The result does not contain the class of the tokenizer and the maximum number of tokens.
-    """
+def _own_config(tokenizer: Tokenizer, context_length: int) -> dict[str, Any]:
     config: dict[str, Any] = {"clean_up_tokenization_spaces": False}
     for name, i in (
         ("bos_token", bos_id_of(tokenizer)),
@@ -163,4 +137,5 @@ def _own_config(tokenizer: Tokenizer) -> dict[str, Any]:
             config[name] = tokenizer.decode([i])
     # A model continues after the last token of a row. Therefore, the padding is on the left.
     config["padding_side"] = "left"
+    config["model_max_length"] = context_length
     return config

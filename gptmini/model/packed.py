@@ -53,7 +53,6 @@ def is_packed(model: GPT) -> bool:
 
 
 def _is_computed_by_onednn(dtype: torch.dtype) -> bool:
-    """Return whether oneDNN can multiply matrices of a dtype on this CPU."""
     if platform.machine() not in X86 or not torch.backends.mkldnn.is_available():
         return False
     if dtype == torch.bfloat16:

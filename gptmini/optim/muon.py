@@ -257,7 +257,6 @@ def _local(tensor: Tensor) -> Tensor:
 
 
 def _batch_of(matrix: Tensor) -> _Batch:
-    """Return the properties of the batch in which a matrix is orthogonalized."""
     n_rows, n_columns = matrix.shape
     is_transposed = n_rows > n_columns
     shape = (n_columns, n_rows) if is_transposed else (n_rows, n_columns)

@@ -42,10 +42,8 @@ class BytePairTokenizer:
     ) -> None:
         """Build the tokenizer from a pattern and the byte strings in the order of their ranks.
 
-        The id of end-of-text follows the rank of the last byte string. chat_template is the Jinja source of the
-        template that encodes chats. It is None if the tokenizer has no chat template. Raises UserError if a byte string
-        is empty or repeated, or if a single byte is missing. Raises UserError unless the pattern is SPLIT_PATTERN or
-        BYTE_PATTERN.
+        The id of end-of-text follows the rank of the last byte string. Raises UserError unless the byte strings are
+        distinct and contain every single byte, and the pattern is SPLIT_PATTERN or BYTE_PATTERN.
         """
         rank_of = {token: rank for rank, token in enumerate(ranks)}
         n_single = sum(len(token) == 1 for token in rank_of)
@@ -69,10 +67,7 @@ class BytePairTokenizer:
         self._is_byte = pattern == BYTE_PATTERN and ranks == ALL_BYTES
 
     def encode(self, text: str) -> list[int]:
-        """Return the ids of a text. If the text contains the string <|endoftext|>, the string is ordinary text.
-
-        Raises UserError if the text contains a lone surrogate, because a lone surrogate has no UTF-8 bytes.
-        """
+        """Return the ids of a text. The string <|endoftext|> in it is ordinary text. Lone surrogates are refused."""
         return next(self.encode_batch([text])).tolist()
 
     def encode_batch(self, texts: Iterable[str]) -> Iterator[np.ndarray]:
@@ -114,7 +109,6 @@ class BytePairTokenizer:
 
     @cached_property
     def _encoding(self) -> tiktoken.Encoding:
-        """The tiktoken encoding that works for any text."""
         return self._encoding_by(self.pattern, specials=[])
 
     @cached_property
@@ -157,7 +151,6 @@ class BytePairTokenizer:
         yield ids[start:]
 
     def _encode_one(self, text: str) -> np.ndarray:
-        """Return the ids of a text as a uint32 array of shape (n,). Raises the same errors as encode."""
         try:
             data = text.encode()  # raises an error for a lone surrogate, which tiktoken may accept
             if self._is_byte:
@@ -181,10 +174,7 @@ def byte(documents: Iterable[Document]) -> BytePairTokenizer:
 
 
 def gpt2(documents: Iterable[Document]) -> BytePairTokenizer:
-    """Return OpenAI's GPT-2 tokenizer from tiktoken's cache or from the network. The documents are not read.
-
-    Raises UserError if the tokenizer is not in the cache and cannot be downloaded.
-    """
+    """Return OpenAI's GPT-2 tokenizer from tiktoken's cache or from the network. The documents are not read."""
     try:
         encoding = tiktoken.get_encoding("gpt2")
     except (OSError, ValueError) as error:  # the network, the disk, or wrong content
@@ -198,10 +188,7 @@ def gpt2(documents: Iterable[Document]) -> BytePairTokenizer:
 
 
 def decode_bytes(ids: Iterable[int], bytes_of: Mapping[int, bytes]) -> str:
-    """Return the text that ids stand for. bytes_of maps each id to its bytes.
-
-    Invalid UTF-8 and ids that are missing in bytes_of become U+FFFD.
-    """
+    """Return the text of ids. bytes_of maps ids to bytes. Invalid UTF-8 and ids missing in bytes_of become U+FFFD."""
     unknown = REPLACEMENT.encode()
     joined = b"".join([bytes_of.get(i, unknown) for i in ids])
     return joined.decode("utf-8", errors="replace")

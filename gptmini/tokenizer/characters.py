@@ -30,11 +30,7 @@ class CharTokenizer:
     def __init__(
         self, characters: str, *, end_of_text: bool, chat_template: str | None = None
     ) -> None:
-        """Build the tokenizer from a string that contains its characters in the order of their ids.
-
-        chat_template is the Jinja source of the template that encodes chats. It is None if the tokenizer has no chat
-        template. Raises UserError if the string is empty or contains a character twice.
-        """
+        """Build the tokenizer from a string that contains its characters in the order of their ids, each once."""
         is_text = type(characters) is str and characters != ""
         if not is_text or len(set(characters)) != len(characters):
             raise UserError(

@@ -75,13 +75,10 @@ class ChatEncoder:
             template: the Jinja source of the template.
             names: the tokens that the template may use, by their names, such as bos_token and eos_token.
             special: the strings of the special tokens that were added to the vocabulary.
-            words: ordinary tokens of the vocabulary. They are special only because a name, such as pad_token, refers to
-                these tokens.
+            words: ordinary tokens of the vocabulary that are special because a name, such as pad_token, refers to them.
             tokenizer: the tokenizer that encodes the string of a special token as the id of this token.
             plain: the tokenizer that encodes the string of a special token as ordinary text.
             leading: the text that the template puts between the generation prompt and the content of an answer.
-
-        Raises UserError if the template is not valid Jinja.
         """
         self.leading = leading
         # As in transformers, tools is None. A template may test `tools is none`. If `tools` were undefined, the test
@@ -122,8 +119,7 @@ class ChatEncoder:
         from the end of the generation prompt to the end of the assistant's message. It does not count a message with
         "weight": 0.
 
-        Raises RefusedChatError if the template rejects the messages, if it splits a special token in the messages, or
-        if the answers cannot be found. Raises UserError if the memory is too small.
+        Raises RefusedChatError if the template rejects the messages, splits special tokens in them, or hides answers.
         """
         if tools is not None:
             return self.with_names({"tools": tools}).encode(messages, loss_on=loss_on)
@@ -157,10 +153,7 @@ class ChatEncoder:
         return self._rendered([rename_thoughts(message) for message in messages], prompt=True)
 
     def prompt(self, messages: Sequence[Message]) -> list[int]:
-        """Return the ids of a chat up to the start of its next answer.
-
-        Raises the same errors as encode with loss_on=all, and RefusedChatError if the template renders nothing.
-        """
+        """Return the ids of a chat up to the start of its next answer. Raises RefusedChatError if they are none."""
         messages = [rename_thoughts(message) for message in messages]
         _, ids, _ = self._encode_text(messages, prompt=True)
         if not ids:
@@ -175,10 +168,7 @@ class ChatEncoder:
         return ""
 
     def ids_behind_answer(self) -> list[int]:
-        """Return the ids that the template puts after the content of an answer. It must accept a short chat.
-
-        Raises RefusedChatError if the template rejects this chat.
-        """
+        """Return the ids that the template puts after the content of an answer. It must accept a short chat."""
         chat = [{"role": "user", "content": "?"}, {"role": "assistant", "content": f"!{END}"}]
         _, _, behind = self._rendered(chat).partition(END)
         return list(_encoded(self._tokenizer, behind).ids)
@@ -186,10 +176,7 @@ class ChatEncoder:
     def _encode_text(
         self, messages: Sequence[Message], *, prompt: bool = False
     ) -> tuple[str, list[int], np.ndarray]:
-        """Render messages to text.
-
-        Return the text, the ids of the text, and the start and end of each id in the text, int64 (n, 2).
-        """
+        """Return the text of messages, its ids, and the start and end of each id in the text, int64 (n, 2)."""
         text = self._rendered(messages, prompt=prompt)
         ids: list[int] = []
         places = [np.zeros((0, 2), dtype=np.int64)]
@@ -204,11 +191,6 @@ class ChatEncoder:
     def _rendered(
         self, messages: Sequence[Message], *, prompt: bool = False, marking: Template | None = None
     ) -> str:
-        """Render messages to text.
-
-        If `prompt` is true, add the generation prompt. If the template `marking` is given, use it instead of the
-        ordinary template.
-        """
         template = marking or self._template
         try:
             return template.render(messages=messages, add_generation_prompt=prompt, **self._names)
@@ -272,7 +254,6 @@ class ChatEncoder:
         return plain_spans
 
     def _between_marks(self, text: str) -> str:
-        """Put marks around each special token in a string of a message."""
         return self._special.sub(rf"{START}\g<0>{END}", remove_marks(text))
 
     def _part(self, part: str, *, is_first: bool, is_plain: bool) -> tuple[list[int], np.ndarray]:
@@ -303,7 +284,6 @@ class ChatEncoder:
     # Answers
 
     def _answers(self, messages: Sequence[Message], text: str) -> list[Span]:
-        """Return the start and end of each answer of the assistant in the text of messages."""
         if self._marking is not None:
             answers = self._tagged_answers(messages, text)
             for i, message in enumerate(messages):
@@ -337,7 +317,6 @@ class ChatEncoder:
         return answers
 
     def _tagged_answers(self, messages: Sequence[Message], text: str) -> list[Span]:
-        """Return the start and end of each text between the tags generation and endgeneration of the template."""
         assert self._marking is not None
         marked = self._rendered(messages, marking=self._marking)
         if START in text or END in text:
@@ -361,7 +340,6 @@ class ChatEncoder:
         return answers
 
     def _start_of_answer(self, messages: Sequence[Message], i: int, text: str) -> int | None:
-        """Return the position in `text` where the answer in message i starts. Return None if the start is not found."""
         if i > 0:
             prompt = self._rendered(messages[:i], prompt=True)
             return len(prompt) if text.startswith(prompt) else None
@@ -380,12 +358,9 @@ class ChatEncoder:
         return None if place < 0 else place + len(prompt)
 
     def _end_of_answer(self, messages: Sequence[Message], i: int, text: str) -> int | None:
-        """Return the position in `text` where the answer in message i ends. Return None if the end is not found.
-
-        Some templates always append the generation prompt. For example, Llama 3's first template ends every chat with
-        <|start_header_id|>assistant<|end_header_id|>. This prompt is not part of the answer. To find the prompt,
-        the chat is compared with a longer chat. The longer chat has a different header at this position.
-        """
+        # Some templates always append the generation prompt. For example, Llama 3's first template ends every chat with
+        # <|start_header_id|>assistant<|end_header_id|>. This prompt is not part of the answer. To find the prompt,
+        # compare the chat with a longer chat, which has a different header at this position.
         is_last = i == len(messages) - 1
         answered = text if is_last else self._rendered(messages[: i + 1])
         longer = self._with_next_message(messages, text) if is_last else text
@@ -407,10 +382,6 @@ class ChatEncoder:
         return n_same if ends_turn is None else ends_turn.end()
 
     def _with_next_message(self, messages: Sequence[Message], text: str) -> str:
-        """Render messages and one more message, if the template always appends the generation prompt.
-
-        Return `text` if the template does not always append the prompt, or if it rejects the longer chat.
-        """
         if self._rendered(messages, prompt=True) != text:
             return text
         try:
@@ -448,6 +419,5 @@ class ChatEncoder:
 
 
 def _encoded(coder: "tokenizers.Tokenizer | Coder", text: str) -> "tokenizers.Encoding | Encoded":
-    """Return the ids of a text, and the start and end of each id. Raises UserError if the library fails."""
     with library_errors("the tokenizer cannot encode the chat"):
         return coder.encode(text, add_special_tokens=False)

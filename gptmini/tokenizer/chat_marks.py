@@ -57,5 +57,4 @@ def align(marked: str, text: str) -> tuple[list[int], list[int]] | None:
 
 
 def _is_solid(character: str) -> bool:
-    """Return whether a character is neither white space nor a mark."""
     return not character.isspace() and character not in MARKS

@@ -63,10 +63,7 @@ def compile_template(template: str, tag: type[GenerationTag]) -> Template:
 
 
 def plain_jinja(template: str) -> str:
-    """Return a template that renders the same text without the tags generation and endgeneration.
-
-    Only transformers and gptmini know these tags.
-    """
+    """Return a template that renders the same text without the tags that only transformers and gptmini know."""
     for tag, known in (("generation", "if true"), ("endgeneration", "endif")):
         template = re.sub(rf"(\{{%-?\s*){tag}(\s*-?%\}})", rf"\g<1>{known}\2", template)
     return template

@@ -64,10 +64,7 @@ def bpe(
 
 
 def _learned(texts: Iterable[str], n_ids: int) -> dict[str, int]:
-    """Run merging.py on texts. Return a dict that maps each learned token, written in letters, to its id.
-
-    If this function raises an exception, the process of merging.py ends too.
-    """
+    """Run merging.py on texts. Return a dict that maps each learned token, written in letters, to its id."""
     program = Path(__file__).with_name("merging.py")
     command = [sys.executable, "-P", str(program), str(n_ids)]
     process = subprocess.Popen(
@@ -99,9 +96,7 @@ def _learned(texts: Iterable[str], n_ids: int) -> dict[str, int]:
 def _training_slices(documents: Iterable[Document], train_bytes: float) -> Iterator[str]:
     """Yield slices of the training text. If the text exceeds train_bytes, yield a random sample of its slices.
 
-    To compute the probability that a slice is used, divide the number of bytes that are still needed by the number of
-    bytes that are expected to follow. This method is selection sampling (Knuth, The Art of Computer Programming, volume
-    2, section 3.4.2).
+    This is selection sampling (Knuth, The Art of Computer Programming, volume 2, section 3.4.2).
     """
     share_read = getattr(documents, "share_read", lambda: None)
     draw = random.Random(0)  # the same text always gives the same slices

@@ -54,13 +54,10 @@ class LibraryTokenizer:
             n_vocab: number of ids of the model. A model may have more ids than its tokenizer.
             end_of_text: the id that separates documents, or None.
             more_ends: other ids at which a sample ends too.
-            chat: the chat_template of tokenizer_config.json, and the named tokens that this template may use, such as
-                bos_token. None if there is no template.
+            chat: the chat template, and the named tokens that it may use, such as bos_token. None without a template.
             bos_token: the bos_token of tokenizer_config.json. It is used only if chat is None.
 
-        Raises UserError if the library cannot load the tokenizer or cannot encode text with this tokenizer, if the ids
-        are random, or if an id exceeds the vocabulary of the model. Raises pydantic.ValidationError if
-        an argument has the wrong type.
+        Raises UserError if the library cannot use the tokenizer, or if its ids are random or exceed the vocabulary.
         """
         import tokenizers
 
@@ -80,10 +77,10 @@ class LibraryTokenizer:
         self._more_ends = more_ends
         self.chat = chat
         self.chat_template = None if chat is None else chat.get("chat_template")
+        self.bos_token = bos_token if chat is None else chat.get("bos_token")
         with library_errors("the tokenizer cannot encode text"):
             self.prefix_ids: Sequence[int] = self._ids_before_a_text()
-        self.bos_token = bos_token if chat is None else chat.get("bos_token")
-        named = None if self.bos_token is None else self._id_of(self.bos_token)
+            named = None if self.bos_token is None else self._tokenizer.token_to_id(self.bos_token)
         self.bos_id: int | None = None if self.prefix_ids or named == end_of_text else named
         self._bytes_of = _bytes_of_ids(self._tokenizer, tree)
         self.prefix_text = " " if self.decode(self.encode("a")).startswith(" ") else ""
@@ -94,10 +91,7 @@ class LibraryTokenizer:
             )
 
     def encode(self, text: str) -> list[int]:
-        """Return the ids of a text, without the ids that the tokenizer adds before or after a text.
-
-        Raises UserError if the text contains a lone surrogate.
-        """
+        """Return the ids of a text, without the ids that the tokenizer adds before or after a text."""
         return next(self.encode_batch([text])).tolist()
 
     def encode_batch(self, texts: Iterable[str]) -> Iterator[np.ndarray]:
@@ -132,9 +126,9 @@ class LibraryTokenizer:
 
         # transformers treats a named token as special, even if this token is only a word of the vocabulary.
         known = {token["content"] for token in added}
-        words = [
-            name for name in names.values() if name not in known and self._id_of(name) is not None
-        ]
+        others = [name for name in names.values() if name not in known]
+        with library_errors("the tokenizer cannot encode the chat"):
+            words = [name for name in others if self._tokenizer.token_to_id(name) is not None]
         with_special.add_special_tokens(words)
         return ChatEncoder(
             template,
@@ -164,10 +158,7 @@ class LibraryTokenizer:
         return [i for i in ends if i is not None and i != self.end_of_text]
 
     def with_template(self, template: str) -> "LibraryTokenizer":
-        """Return a copy of this tokenizer that uses the given chat template.
-
-        The template may use eos_token, and bos_token if the tokenizer has one.
-        """
+        """Return a copy with the given chat template, which may use eos_token, and bos_token if there is one."""
         names = {
             "eos_token": self.end_of_text,
             "bos_token": next(iter(self.prefix_ids), self.bos_id),
@@ -205,15 +196,7 @@ class LibraryTokenizer:
             lengths[i] = 0 if i == self.end_of_text or i in self.prefix_ids else len(token)
         return lengths
 
-    def _id_of(self, token: str) -> int | None:
-        """Return the id of a token. Return None if the token has no id, or if the token contains a lone surrogate."""
-        try:
-            return self._tokenizer.token_to_id(token)
-        except UnicodeEncodeError:
-            return None
-
     def _ids_before_a_text(self) -> list[int]:
-        """Return the ids that the tokenizer adds before each text. For example, Llama's tokenizers add such ids."""
         text = self._tokenizer.encode("a", add_special_tokens=False).ids
         with_others = self._tokenizer.encode("a").ids
         for i in range(len(with_others)):
@@ -247,11 +230,8 @@ def check_settings(tree: dict) -> None:
 
 
 def _bytes_of_ids(tokenizer: Any, tree: dict) -> dict[int, bytes]:
-    """Return the bytes of each id. The decoder in the file shows how the file writes tokens.
-
-    Tokens are written in letters, in SentencePiece's characters, or as plain text. If the file has no decoder, its
-    tokens are in letters if the file converts text to letters before it encodes the text.
-    """
+    # The decoder shows whether tokens are in letters, in SentencePiece's characters, or plain text. Without a decoder,
+    # they are in letters if the file converts text to letters before it encodes the text.
     added = {token["id"] for token in tree.get("added_tokens") or []}
     decoder = json.dumps(tree.get("decoder") or tree.get("pre_tokenizer"))
     is_in_letters = '"ByteLevel"' in decoder
@@ -269,8 +249,7 @@ def _bytes_of_ids(tokenizer: Any, tree: dict) -> dict[int, bytes]:
 
 
 def _from_letters(token: str) -> bytes:
-    """Return the bytes of a token that is written in letters. A token with other characters is plain text."""
     try:
         return letters_to_bytes(token)
-    except KeyError:
+    except KeyError:  # a token with other characters is plain text
         return token.encode()

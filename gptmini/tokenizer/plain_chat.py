@@ -22,10 +22,9 @@ NO_CHAT_TEMPLATE = (
 # The template writes one line per message, such as "User: Hello". An answer ends with end-of-text. The prompt for an
 # answer ends without a space, because tokenizers put the space into the first token of the answer. Other programs
 # return an answer with this space. Therefore an answer with and without the space gives the same text.
-ANSWER = "{%- for message in messages -%}{%- if message.role == 'assistant' -%}Assistant:"
 PLAIN_TEMPLATE = (
-    ANSWER
-    + "{% generation %}{{ ' ' + message.content.lstrip(' ') }}{{ eos_token }}{% endgeneration %}"
+    "{%- for message in messages -%}{%- if message.role == 'assistant' -%}Assistant:"
+    "{% generation %}{{ ' ' + message.content.lstrip(' ') }}{{ eos_token }}{% endgeneration %}"
     "{%- elif message.role == 'system' -%}"
     "{{ message.content }}"
     "{%- else -%}"
@@ -53,10 +52,7 @@ class Coder:
     """A tokenizer of gptmini with the methods of tokenizers.Tokenizer that ChatEncoder calls."""
 
     def __init__(self, tokenizer: Tokenizer, *, special: bool) -> None:
-        """Take a tokenizer.
-
-        If special is true, the string of end-of-text becomes its id. Otherwise, this string is ordinary text.
-        """
+        """Take a tokenizer. If special is true, the string of end-of-text becomes its id instead of ordinary text."""
         self._tokenizer = tokenizer
         self._special = special
 
@@ -84,10 +80,7 @@ class Coder:
         return self._tokenizer.end_of_text if token == END_OF_TEXT else None
 
     def _offsets(self, text: str, ids: list[int]) -> list[tuple[int, int]]:
-        """Return the positions of the characters at which each id starts and ends in a text.
-
-        If an id starts or ends inside a character, the range of the id includes this character.
-        """
+        # If an id starts or ends inside a character, its range includes this character.
         ends = np.cumsum([len(self._tokenizer.token_bytes(i)) for i in ids])  # (n,), in bytes
         starts = np.append(0, ends[:-1])  # (n,)
         # The position of the first byte of each character.
@@ -106,10 +99,7 @@ def checked_template(template: object) -> str | None:
 
 
 def plain_encoder(tokenizer: Tokenizer) -> "ChatEncoder":
-    """Return the encoder of chats for a tokenizer of gptmini. Its only special token is end-of-text.
-
-    Raises UserError if the tokenizer has no chat template, or if the template is not valid Jinja.
-    """
+    """Return the encoder of chats for a tokenizer of gptmini. Its only special token is end-of-text."""
     # Imported here, because this module imports Jinja, and only chats need Jinja.
     from gptmini.tokenizer.chat import ChatEncoder
 
@@ -138,18 +128,12 @@ def _plain_template() -> "Template":
 
 
 def leading_of(template: str) -> str:
-    """Return the text that a template puts between the generation prompt and an answer.
-
-    This text is a space in the built-in templates, also in those of earlier checkpoints, and empty in other templates.
-    """
-    return " " if ANSWER in template else ""
+    """Return the text that a template puts between the generation prompt and an answer: a space if built-in."""
+    return " " if PLAIN_TEMPLATE in template else ""
 
 
 def with_chat_template(tokenizer: Tokenizer) -> Tokenizer:
-    """Return a tokenizer that can encode chats. If the given tokenizer has no chat template, add PLAIN_TEMPLATE.
-
-    Raises UserError if the tokenizer has neither a chat template nor end-of-text. End-of-text ends each answer.
-    """
+    """Return a tokenizer that can encode chats. Without one, add PLAIN_TEMPLATE, which needs end-of-text."""
     if tokenizer.chat_template is not None:
         return tokenizer
     if tokenizer.end_of_text is None:

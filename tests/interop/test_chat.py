@@ -78,40 +78,23 @@ def read(path):
     return read_tokenizer(path, n_vocab=300, ends=[1])
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("as_file", [True, False])
-@pytest.mark.parametrize("template", [CHATML, PLAIN])
-def test_ids_and_answers_are_those_of_transformers(tmp_path, template, as_file):
-    path = folder_with(tmp_path, template, as_file=as_file)
+def test_ids_and_answers_are_those_of_transformers(tmp_path, as_file):
+    path = folder_with(tmp_path / "theirs", CHATML, as_file=as_file)
     theirs = transformers.AutoTokenizer.from_pretrained(path)
-    expected = theirs.apply_chat_template(
-        CHAT, return_dict=True, return_assistant_tokens_mask=template == CHATML
-    )
+    expected = theirs.apply_chat_template(CHAT, return_dict=True, return_assistant_tokens_mask=True)
     tokenizer = from_dict(read(path).to_dict())
     ids, is_answer = tokenizer.chat_encoder.encode(CHAT)
     assert ids.tolist() == expected["input_ids"]
-    if template == CHATML:
-        assert is_answer.tolist() == [bool(i) for i in expected["assistant_masks"]]
-    else:
-        said = theirs.decode(ids[is_answer])
-        assert said == " On the mat, naïvely 🙂.\n  Nowhere\n\n"
+    assert is_answer.tolist() == [bool(i) for i in expected["assistant_masks"]]
 
-    write_tokenizer(tokenizer, tmp_path / "..", context_length=64)
-    again = transformers.AutoTokenizer.from_pretrained(tmp_path / "..")
+    # The template of a file replaces an older one in tokenizer_config.json, as in transformers.
+    published = {"chat_template": PLAIN, "bos_token": "<s>"} if as_file else None
+    (tmp_path / "out").mkdir()
+    write_tokenizer(tokenizer, tmp_path / "out", context_length=64, published=published)
+    again = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
     assert again.apply_chat_template(CHAT)["input_ids"] == expected["input_ids"]
-    assert (again.bos_token, again.eos_token) == ("<s>", "</s>")
-
-
-def test_special_tokens_that_a_message_holds_are_text(tmp_path):
-    tokenizer = read(folder_with(tmp_path, CHATML))
-    typed = [{"role": "user", "content": "the cat<|im_end|> sat </s>\ufdd0<s> on"}]
-    ids, _ = tokenizer.chat_encoder.encode(typed, loss_on="all")
-    plain, _ = tokenizer.chat_encoder.encode(
-        [{"role": "user", "content": "the cat"}], loss_on="all"
-    )
-    special = [i for i in ids.tolist() if i < 4]
-    assert special == [i for i in plain.tolist() if i < 4]
-    assert "the cat<|im_end|> sat </s>\ufdd0<s> on<|im_end|>" in tokenizer.decode(ids.tolist())
+    assert again.bos_token == "<s>"
 
 
 @pytest.mark.parametrize(
@@ -133,8 +116,8 @@ def test_a_named_token_that_is_no_unicode_is_refused(tmp_path):
     folder = folder_with(tmp_path, "{{ bos_token }}" + PLAIN)
     config = json.loads((folder / "tokenizer_config.json").read_text()) | {"bos_token": "\ud800"}
     (folder / "tokenizer_config.json").write_text(json.dumps(config))
-    with pytest.raises(UserError, match="the tokenizer cannot encode the chat"):
-        read(folder).chat_encoder.encode(CHAT)
+    with pytest.raises(UserError, match="cannot encode"):
+        read(folder)
 
 
 @pytest.fixture
@@ -268,17 +251,30 @@ def test_a_chat_that_the_template_refuses_is_named_or_left_out_and_counted(
 
     theirs = transformers.AutoTokenizer.from_pretrained(path)
     expected = sorted([*theirs.apply_chat_template(chat)["input_ids"], 1] for chat in kept)
+    encode = preparation.encode_task
+
+    def interrupted(task, *others):
+        if task.number == 5:
+            raise KeyboardInterrupt
+        encode(task, *others)
+
     stores = []
     for n_bytes in (2**22, 30_000):  # one task, and many
         monkeypatch.setattr("gptmini.data.tasks.TASK", n_bytes)
         notes = []
-        store, _ = prepare(
-            TextCorpus(file, 0.2, template="chat", on_error="skip"),
-            lambda documents, n=n_bytes: tokenizer,
-            tmp_path / f"data{n_bytes}",
-            n_workers=2,
-            watcher=Watcher(on_note=notes.append),
-        )
+
+        def start(n_bytes=n_bytes, notes=notes):
+            corpus = TextCorpus(file, 0.2, template="chat", on_error="skip")
+            watcher = Watcher(on_note=notes.append)
+            folder = tmp_path / f"data{n_bytes}"
+            return prepare(corpus, lambda documents: tokenizer, folder, watcher=watcher)[0]
+
+        if n_bytes == 30_000:
+            monkeypatch.setattr("gptmini.data.preparation.encode_task", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                start()
+            monkeypatch.setattr("gptmini.data.preparation.encode_task", encode)
+        store = start()
         (note,) = [note for note in notes if "because the template" in note]
         assert re.match(
             r"30 chats .* first error: .*some\.jsonl, line 51 .*roles must alternate$", note
@@ -296,39 +292,6 @@ def test_a_chat_that_the_template_refuses_is_named_or_left_out_and_counted(
         stores.append(store)
     for split in ("train", "val"):
         assert stores[0].tokens(split).tolist() == stores[1].tokens(split).tolist()
-
-
-@pytest.mark.slow
-def test_chats_left_out_are_counted_though_a_preparation_was_interrupted(
-    tmp_path, some_refused, monkeypatch
-):
-    file, _ = some_refused
-    tokenizer = read(folder_with(tmp_path / "theirs", STRICT_PLAIN))
-    monkeypatch.setattr("gptmini.data.tasks.TASK", 30_000)
-    encode = preparation.encode_task
-    notes = []
-
-    def of_model(documents):
-        return tokenizer
-
-    def interrupted(task, *others):
-        if task.number == 5:
-            raise KeyboardInterrupt
-        encode(task, *others)
-
-    def start():
-        corpus = TextCorpus(file, 0.2, template="chat", on_error="skip")
-        watcher = Watcher(on_note=notes.append)
-        return prepare(corpus, of_model, tmp_path / "data", watcher=watcher)[0]
-
-    monkeypatch.setattr("gptmini.data.preparation.encode_task", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        start()
-    monkeypatch.setattr("gptmini.data.preparation.encode_task", encode)
-    store = start()
-    assert any(re.search(r"\d+ of \d+ parts were already tokenised", note) for note in notes)
-    assert any(note.startswith("30 chats were skipped") for note in notes)
-    assert len((store.folder / "skipped.txt").read_text().splitlines()) == 30
 
 
 def test_roles_that_occur_are_named_where_no_answer_is_trained_on(tmp_path):
@@ -384,23 +347,6 @@ def test_a_refusal_says_why_nothing_is_left(tmp_path, chats):
     tokenizer = read(folder_with(tmp_path / "theirs", "{{ raise_exception('no cats') }}"))
     with pytest.raises(UserError, match=r"300 chats were skipped.* first.*: .*line 1 .*no cats"):
         prepared(tmp_path, file, tokenizer, on_error="skip")
-
-
-def test_what_a_message_has_besides_its_content_reaches_the_template(tmp_path):
-    template = "{% for m in messages %}{{ m.name or '-' }}{{ m.thoughts is defined }}{{ m.content }}{% endfor %}"
-    path = folder_with(tmp_path / "theirs", template)
-    chat = [
-        {"role": "user", "name": "Ada", "thoughts": None, "content": "the cat"},
-        {"role": "assistant", "content": "12 mats"},
-    ]
-    (tmp_path / "named.jsonl").write_text(json.dumps({"messages": chat}) + "\n")
-    (tmp_path / "val.jsonl").write_text(json.dumps({"messages": chat}) + "\n")
-    store = prepared(
-        tmp_path, tmp_path / "named.jsonl", read(path), val_path=tmp_path / "val.jsonl"
-    )
-    theirs = transformers.AutoTokenizer.from_pretrained(path)
-    expected = theirs.apply_chat_template(chat)["input_ids"]
-    assert store.tokens("train").tolist() == [*expected, 1]
 
 
 def test_a_split_without_answers_asks_for_more_chats(tmp_path):

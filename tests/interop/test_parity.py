@@ -138,14 +138,13 @@ def test_the_model_type_that_most_programs_know_is_chosen():
         (GPT2, {"activation_function": "relu"}, "activation_function must be gelu_new or gelu to"),
         (GPT2, {"add_cross_attention": True}, "add_cross_attention must be False to .*gpt2"),
         (MODERN, {"rope_scaling": {"factor": 2}}, "rope_scaling must be None to .*nanochat"),
-        (MODERN, {"rope_parameters": None}, "rope_parameters must be a rope_theta .*, got None"),
-        (MODERN, {"rope_parameters": {"rope_theta": "1"}}, "rope_theta: must be a valid"),
+        (MODERN, {"rope_parameters": {"rope_theta": "1"}}, "rotary_base: must be a valid"),
         (
             MODERN,
             {"rope_parameters": {"rope_theta": 1e4, "rope_type": "linear", "factor": 4.0}},
-            "rope_parameters must be a rope_theta .*'factor': 4.0",
+            "rope_type must be default .*'factor': 4.0",
         ),
-        (MODERN, {"rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 0.5}}, "rope_pa"),
+        (MODERN, {"rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 0.5}}, "partial"),
     ],
 )
 def test_a_setting_that_gpt_does_not_compute_is_refused(arguments, changes, said):

@@ -9,7 +9,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_token
 
 from gptmini import tokenizer
 from gptmini.interop.tokenizer_reading import read_tokenizer
-from gptmini.interop.tokenizer_writing import list_merges, to_tokenizers, write_tokenizer
+from gptmini.interop.tokenizer_writing import list_merges, to_tokenizers
 from gptmini.loading import OfModelSettings, load_tokenizer
 from gptmini.tokenizer import LibraryTokenizer
 from gptmini.user_error import UserError
@@ -181,20 +181,6 @@ def test_a_stored_tokenizer_with_a_field_of_another_type_is_refused_by_name(fiel
     said = {"json": "cannot load the tokenizer", "end_of_text": "got -5|ids must be below"}
     with pytest.raises(UserError, match=said.get(field, field)):
         tokenizer.from_dict(state | {field: value})
-
-
-@pytest.mark.parametrize("kind", ["byte", "bpe", "char"])
-def test_transformers_reads_the_written_files(kind, tmp_path):
-    transformers = pytest.importorskip("transformers")
-    ours = made(kind)
-    write_tokenizer(ours, tmp_path, context_length=77)
-
-    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
-    assert (theirs.model_max_length, len(theirs)) == (77, ours.n_vocab)
-    assert (theirs.bos_token_id, theirs.eos_token_id) == (ours.end_of_text, ours.end_of_text)
-    for text in [WORDS, *random_texts(100, seed=5)]:
-        assert theirs(text)["input_ids"] == ours.encode(text)
-        assert theirs.decode(ours.encode(text)) == text
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,6 @@ from gptmini.tokenizer import (
     plain_text,
     with_chat_template,
 )
-from gptmini.tokenizer.plain_chat import PLAIN_TEMPLATE
 from gptmini.tokenizer.tokenizer import Document
 from gptmini.user_error import UserError
 
@@ -69,14 +68,6 @@ def test_the_prompt_of_an_answer_starts_the_chat_with_the_answer(tokenizer, n_me
     prompt = tokenizer.chat_encoder.prompt(CHAT[:n_messages])
     assert ids[: len(prompt)].tolist() == prompt
     assert tokenizer.decode(prompt).endswith("\nAssistant:")
-
-
-def test_answers_of_earlier_checkpoints_lose_their_space():
-    earlier = PLAIN_TEMPLATE.replace(
-        "{{ ' ' + message.content.lstrip(' ') }}", " {{ message.content }}"
-    )
-    assert earlier != PLAIN_TEMPLATE
-    assert with_chat_template(byte([])).with_template(earlier).chat_encoder.leading == " "
 
 
 def test_the_string_of_end_of_text_in_a_message_is_text():
