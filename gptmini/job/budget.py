@@ -31,25 +31,18 @@ ENOUGH = 50_000_000
 # seconds. A minute is enough to average over these changes.
 CHOSEN_SHARE = 0.03
 CHOSEN_SECONDS = 60.0
+TOO_SLOW = "one step takes {:.3g} s, and a validation must follow it"
 
 
 class BudgetChooser:
     """Chooses all settings of a new run that neither the user nor an experiment has set.
 
-    Args:
-        settings: settings of the run.
-        typed: the overrides of the run.
-        watcher: receives the progress of measurements and of the preparation.
-        began: start of the command, in seconds of time.monotonic.
+    The watcher receives the progress of measurements and of the preparation. The argument began is the start of the
+    command, in seconds of time.monotonic.
     """
 
     def __init__(
-        self,
-        settings: Settings,
-        typed: Typed,
-        watcher: "Watcher",
-        *,
-        began: float,
+        self, settings: Settings, typed: Typed, watcher: "Watcher", *, began: float
     ) -> None:
         from gptmini.training.budget.timing import AROUND
 
@@ -99,7 +92,6 @@ class BudgetChooser:
         return self.settings, store, prepared_now, lines
 
     def _choose_sizes(self, text_of: "Callable[[int], Text]") -> "list[Rung]":
-        """Choose the vocabulary, the model sizes and the batch size. Return the models that were compared."""
         from gptmini.training.budget.ladder import best_of, climb
 
         # Report at every width. The progress line itself limits how often it prints.
@@ -111,7 +103,7 @@ class BudgetChooser:
         rungs = climb(self.settings, self.open_keys, reported_text_of, seconds)
         best = best_of(rungs)
         if best.n_steps < 1:
-            raise self._too_slow(best.seconds_a_step)
+            raise self._too_short(TOO_SLOW.format(best.seconds_a_step))
         self._apply(
             {
                 **{f"model.{name}": value for name, value in asdict(best.config).items()},
@@ -148,12 +140,11 @@ class BudgetChooser:
             most=most_steps(module.settings, self.open_keys, text, module.tokens_per_step),
         )
         if n_steps < 1:
-            raise self._too_slow(seconds_a_step)
+            raise self._too_short(TOO_SLOW.format(seconds_a_step))
         self._apply({"trainer.max_steps": n_steps, "trainer.val_every_steps": val_every})
         return module.tokens_per_step / seconds_a_step
 
     def _apply(self, chosen: dict[str, float]) -> None:
-        """Build the settings with the chosen values of the open keys."""
         changes = {key: value for key, value in chosen.items() if key in self.open_keys}
         self.settings = build_settings(self.settings.plain, changes)
 
@@ -163,11 +154,6 @@ class BudgetChooser:
         if left <= 0:
             raise self._too_short("the time ran out before training started")
         return left
-
-    def _too_slow(self, seconds_a_step: float) -> UserError:
-        return self._too_short(
-            f"one step takes {seconds_a_step:.3g} s, and a validation must follow it"
-        )
 
     def _too_short(self, reason: str) -> UserError:
         fix = "raise budget="

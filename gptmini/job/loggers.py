@@ -83,7 +83,7 @@ def log_setup(
             logger.log_comparison(*comparison(plain, module.store, module.model, run.overrides))
         if isinstance(logger, RunLogger):
             for tag, rows in changed.items():
-                logger.log_table(tag, rows, run.step)
+                logger.log_entry(tag, rows, run.step)
         logger.log_hyperparams(plain)
         logger.save()
 

@@ -66,7 +66,6 @@ def check_prompts(callbacks: Sequence[Callback], store: TokenStore) -> None:
 def _model_of(
     settings: Settings, config: GPTConfig, store: TokenStore, state: TrainingState | None
 ) -> tuple[GPT, dict[str, Any] | None]:
-    """Return the model to train, and the origin of its weights. The origin of new weights is None."""
     if state is not None:
         _check_state(state, store, config, settings.trainer)
         return state.model, state.origin
@@ -80,7 +79,6 @@ def _model_of(
 def _check_state(
     state: TrainingState, store: TokenStore, config: GPTConfig, settings: TrainerSettings
 ) -> None:
-    """Raise UserError unless a run with this model, these tokens and this max_steps can resume from the state."""
     is_same_tokenizer = repr(identity_of(state.tokenizer)) == repr(
         identity_of(store.tokenizer_state)
     )

@@ -83,10 +83,6 @@ class TokenDataModule(L.LightningDataModule):
         return self._starts(sequences).tolist()
 
     def _starts(self, sequences: np.ndarray) -> np.ndarray:
-        """Return the start position of the window of each sequence, int64 (n,).
-
-        The sequences of a run are numbered from 0.
-        """
         return starts_in_sources(
             sequences,
             self.store.sources,
@@ -95,7 +91,6 @@ class TokenDataModule(L.LightningDataModule):
         )
 
     def _training_batches(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Return the micro-batches of this rank. The first micro-batch belongs to the current step of the trainer."""
         tokens = self.store.tokens("train")
         first_step = self.trainer.global_step
         rank = self.trainer.global_rank
@@ -103,7 +98,7 @@ class TokenDataModule(L.LightningDataModule):
         n_micro_steps = micro_steps(self.global_batch_size, self.batch_size, n_ranks)
 
         def windows_of(number: int) -> np.ndarray:
-            """Return the windows of a micro-batch of this rank, (B, T + 1). Number 0 is the first in first_step."""
+            # (B, T + 1) of this rank; number 0 is the first micro-batch in first_step
             step, micro_step = divmod(number, n_micro_steps)
             sequences = step_sequences(
                 first_step + step,
@@ -124,13 +119,11 @@ class TokenDataModule(L.LightningDataModule):
             return (shifted(windows_of(number)) for number in numbers)
 
         def cut(number: int, windows: np.ndarray) -> None:
-            """Write the windows of a micro-batch into an array (B, T + 1)."""
             windows[:] = windows_of(number)
 
         return prefetch_batches(cut, (self.batch_size, self.context_length + 1), device)
 
     def _validation_batches(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield the validation batches of this rank."""
         excerpts = self.store.excerpts("val", self.val_tokens)
         batches = itertools.chain.from_iterable(
             validation_windows(

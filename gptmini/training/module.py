@@ -119,11 +119,10 @@ class GPTModule(L.LightningModule):
         self.peak_lr: float = self.make_optimizer(model).param_groups[0]["peak_lr"]
 
     def _loss_function(self) -> Callable[[Tensor, Tensor], Tensor]:
-        """Return the function that computes the loss of a micro-batch.
+        """Return the function that maps tokens and targets, (B, T) each, to a scalar.
 
-        The function maps tokens and targets, (B, T) each, to a scalar. Only this function is compiled, because all
-        micro-batches have the same shape. Validation and sampling use other shapes. They run without compilation,
-        because each new shape would be compiled again.
+        Only this function is compiled, because validation and sampling have other shapes, and each would be compiled
+        again.
         """
         counted_share = self.store.counted_share
         if self.settings.strategy == "fsdp2":
@@ -224,12 +223,10 @@ class GPTModule(L.LightningModule):
         skip_step_if(optimizer, self.not_finite)
 
     def _agree(self) -> None:
-        """Exchange loss, not_finite and stop request, so that all ranks have the same values.
+        """Give all ranks the mean loss, and let all skip the step or stop if any rank must.
 
-        All ranks get the mean loss. All ranks skip the step if it is bad on any rank. All ranks stop if any rank must
-        stop. Before this call, all ranks have the same gradient but different losses. The loss may be infinite on a
-        single rank. After this call, all ranks have the same loss. Each rank adds this loss to the sums of its curves.
-        A checkpoint stores only the sums of the first rank, and these sums are valid for all ranks.
+        Before this call, all ranks have the same gradient but different losses. Afterwards, the sums of the curves are
+        equal on all ranks, and a checkpoint stores those of the first rank.
         """
         on_cuda = self.device.type == "cuda"
         request = torch.tensor(self.stop_request(), dtype=self.step_loss.dtype, pin_memory=on_cuda)

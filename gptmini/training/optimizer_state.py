@@ -21,32 +21,16 @@ from gptmini.training.devices import distributed
 Moments = Mapping[str, Mapping[str, Tensor]]
 
 
-def parameter_names(optimizer: Optimizer, parameters: Mapping[str, Parameter]) -> list[str]:
-    """Return the names that the parameters of an optimizer have in the state_dict of a checkpoint.
-
-    The names are in the order of the parameter groups.
-    """
-    name_of = {}
-    for name, parameter in parameters.items():
-        name_of[parameter] = f"{WEIGHTS_PREFIX}{name}"
-
-    names = []
-    for group in optimizer.param_groups:
-        for parameter in group["params"]:
-            names.append(name_of[parameter])
-    return names
-
-
 def gather_optimizer_state(optimizer: Optimizer, parameters: Mapping[str, Parameter]) -> Moments:
     """Return the full optimizer state on the first process, in the form of a checkpoint.
 
     Under FSDP2, every process must call this function.
     """
     moments = {}
-    for name in parameter_names(optimizer, parameters):
-        parameter = parameters[name.removeprefix(WEIGHTS_PREFIX)]
+    for name, parameter in parameters.items():
         if parameter in optimizer.state:  # a parameter has no state before its first step
-            moments[name] = distributed.gather_on_first(optimizer.state[parameter])
+            state = distributed.gather_on_first(optimizer.state[parameter])
+            moments[f"{WEIGHTS_PREFIX}{name}"] = state
     return moments
 
 
@@ -54,14 +38,16 @@ def restore_optimizer_state(
     moments: Moments, optimizer: Optimizer, parameters: Mapping[str, Parameter]
 ) -> None:
     """Load the optimizer state of a checkpoint into an optimizer. Under FSDP2, load only the shard of this process."""
+    names = {parameter: f"{WEIGHTS_PREFIX}{name}" for name, parameter in parameters.items()}
+    ordered = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     numbered: dict[int, dict[str, Tensor]] = {}
-    for number, name in enumerate(parameter_names(optimizer, parameters)):
-        if name not in moments:  # a parameter has no state before its first step
-            continue
-        parameter = parameters[name.removeprefix(WEIGHTS_PREFIX)]
-        numbered[number] = {}
-        for moment, tensor in moments[name].items():
-            numbered[number][moment] = distributed.shard_like(tensor, parameter)
+    for number, parameter in enumerate(ordered):
+        state = moments.get(names[parameter])
+        if state is not None:
+            numbered[number] = {
+                moment: distributed.shard_like(tensor, parameter)
+                for moment, tensor in state.items()
+            }
 
     # Restore only the state of each parameter. The settings in param_groups come from the configuration.
     settings = optimizer.state_dict()["param_groups"]

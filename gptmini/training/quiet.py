@@ -48,6 +48,5 @@ def restore_logging() -> Iterator[None]:
 
 
 def _silence_os_errors(args: threading.ExceptHookArgs) -> None:
-    """Print the traceback of an exception in a thread, unless the exception is an OSError."""
     if not issubclass(args.exc_type, OSError):
         threading.__excepthook__(args)

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 
 def _not_latest(name: str) -> str:
-    """Return the name of a run. Raise ValueError if the name is 'latest', because 'latest' links to the newest run."""
     if name == "latest":
         raise ValueError(
             "must not be 'latest', because the link runs/latest points to the newest run"
@@ -30,7 +29,7 @@ def _not_latest(name: str) -> str:
 
 
 def _not_empty(place: str) -> str:
-    """Return a path. Raise ValueError if the path is empty, because an empty path means the working folder."""
+    # An empty path would mean the working folder. Field(min_length=1) would refuse a path that is not UTF-8.
     if not place:
         raise ValueError("must be a non-empty path")
     return place
@@ -42,23 +41,19 @@ MOST_EPOCHS = 1_000_000  # a user who sets more probably means steps or tokens
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class RootSettings:
-    """The root keys of the configuration. If a key has a neutral value, such as None, this value is its default."""
+    """The root keys of the configuration. configs/train.yaml describes each field. A default is a neutral value."""
 
-    seed: Seed  # seed of the initial weights, of the order of batches and of dropout
-    name: Annotated[FileName, AfterValidator(_not_latest)] | None = None  # name of the run
-    data_dir: Place  # folder of the prepared token files
-    num_workers: PositiveInt | Literal["auto"] = "auto"  # threads that tokenize the text
-    runs_dir: Place  # folder of all runs
-    folder: Place | None = None  # any folder for this run; None for a new folder in runs_dir
-    init_from: str | None = None  # a trained model that provides the initial weights
-    # Prefixes of the names of weights that are not trained.
+    seed: Seed
+    name: Annotated[FileName, AfterValidator(_not_latest)] | None = None
+    data_dir: Place
+    num_workers: PositiveInt | Literal["auto"] = "auto"
+    runs_dir: Place
+    folder: Place | None = None
+    init_from: str | None = None
     freeze: list[str] | str = dataclass_field(default_factory=list)
-    resume: str | None = None  # a run folder to resume, or a .ckpt file in it
+    resume: str | None = None
     console: Literal["auto", "lines", "quiet"] = "auto"
-    # Time for a new run. The time decides the model sizes and the number of steps. None: the configuration decides the
-    # model sizes and the number of steps.
     budget: Time | None = None
-    # Passes over the training tokens of a new run. None: the configuration decides the number of steps.
     epochs: Annotated[float, Field(gt=0, le=MOST_EPOCHS)] | None = None
 
     @property
@@ -68,7 +63,7 @@ class RootSettings:
 
     @property
     def seconds(self) -> float | None:
-        """The value of budget in seconds; None if budget is None."""
+        """The value of budget in seconds."""
         return None if self.budget is None else seconds_of(self.budget)
 
     @property

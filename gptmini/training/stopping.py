@@ -19,7 +19,7 @@ from gptmini.runs import has_checkpoint
 from gptmini.training.budget import timing
 from gptmini.training.loggers.logger import log, print_line
 from gptmini.training.module import GPTModule
-from gptmini.training.step_reports import LATE_FROM, StepReport
+from gptmini.training.step_reports import LATE_FROM
 from gptmini.user_error import UserError
 
 # Number of windows in the line about a bad step. Eight windows are enough to find the text, and they fit into one line.
@@ -30,10 +30,7 @@ SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2")
 
 
 class Stop(SystemExit):
-    """An exception that Stopping raises to end a run on a signal. It is caught outside the training loop.
-
-    The attribute number is the number of the signal.
-    """
+    """An exception that Stopping raises to end a run on a signal, with the number of the signal."""
 
     def __init__(self, number: int) -> None:
         super().__init__()
@@ -46,9 +43,8 @@ class StopReason:
 
     signal: int = 0  # number of the signal that stopped the run; 0: no signal
     late: bool = False  # whether the time limit stopped the run
-    between_steps: bool = (
-        False  # whether the run stopped between two steps; RunCheckpoints saves there if it is on
-    )
+    # Whether the run stopped between two steps. RunCheckpoints saves there if it is on.
+    between_steps: bool = False
     # Calls the handler that the signal had before the run. Call this function after everything else is done.
     call_original_handler: Callable[[], None] = lambda: None
 
@@ -89,7 +85,6 @@ class Stopping(L.Callback):
         self.signal = 0  # number of the first signal received; 0: no signal
         self.late = False  # whether the run ends because of the time limit
 
-        # Times for the time limit.
         self._step = 0  # number of the current step
         self._step_began: float | None = None
         # Seconds of the latest step; None before the first step. The first step does not count if it compiles code.
@@ -101,7 +96,6 @@ class Stopping(L.Callback):
         # Seconds of the latest validation, including its samples and its checkpoints; None before the first validation.
         self._seconds_of_validation: float | None = None
 
-        # Signals.
         self._handlers_before: dict[int, Any] = {}  # signal handlers that were set before the run
         # Number of the process that started this rank; None for a run with one process.
         self._parent: int | None = None
@@ -115,9 +109,7 @@ class Stopping(L.Callback):
                 trainer.fit(module, data)
         except Stop as stop:
             return StopReason(
-                signal=stop.number,
-                between_steps=True,
-                call_original_handler=self._pass_on,
+                signal=stop.number, between_steps=True, call_original_handler=self._pass_on
             )
         except (SystemExit, KeyboardInterrupt):
             if not self.signal:
@@ -156,10 +148,7 @@ class Stopping(L.Callback):
                 signal.signal(number, handler)
 
     def _pass_on(self) -> None:
-        """Call the handler that the calling program has set for the signal that stopped the run.
-
-        Do not call Python's default handler of Ctrl-C. This handler would end a cleanly stopped run with a traceback.
-        """
+        """Call the caller's handler of the signal, but not Python's own for Ctrl-C, which would print a traceback."""
         handler = self._handlers_before.get(self.signal)
         if callable(handler) and handler is not signal.default_int_handler:
             handler(self.signal, None)
@@ -266,10 +255,9 @@ class Stopping(L.Callback):
             _stop_if(number)
 
     def _own_request(self, pl_module: GPTModule) -> tuple[int, bool]:
-        """Return the stop request of this process.
+        """Return the number of the signal (0: no signal), and whether no time is left for a step and a validation.
 
-        The request is the number of the signal (0: no signal), and whether the time that is left is too short for
-        another step and a validation. Inside a validation, the second value says whether the time limit has passed.
+        Inside a validation, the second value says whether the time limit has passed.
         """
         is_orphan = self._parent is not None and os.getppid() != self._parent
         if is_orphan and not self.signal:
@@ -280,10 +268,7 @@ class Stopping(L.Callback):
         return self.signal, late
 
     def _seconds_needed(self, pl_module: GPTModule) -> float:
-        """Return the estimated seconds until the run can end with a validated step if it does one more step.
-
-        Return 0 inside a validation, and while the time of a step is unknown.
-        """
+        """Return the estimated seconds until the run can end with a validated step if it does one more step."""
         if self._seconds_a_step is None or self._validation_began is not None:
             return 0.0
 
@@ -317,7 +302,6 @@ class Stopping(L.Callback):
             self.signal = number
 
     def _report_bad_steps(self, trainer: L.Trainer, pl_module: GPTModule) -> None:
-        """Log each new bad step. Raise UserError after max_bad_steps bad steps in a row."""
         while pl_module.step_reports.unreported:
             bad = pl_module.step_reports.unreported.pop(0)
             step = bad.step
@@ -332,25 +316,18 @@ class Stopping(L.Callback):
                 trainer,
                 f"step {step} skipped: {values}; the windows of this step start at tokens {windows} of train.bin",
             )
-            if bad.bad_steps_in_a_row >= self.max_bad_steps:
-                self._give_up(trainer, bad, values)
-
-    def _give_up(self, trainer: L.Trainer, bad: StepReport, values: str) -> None:
-        """Raise UserError because too many steps in a row were not finite."""
-        is_saved = has_checkpoint(Path(trainer.default_root_dir))
-        kept = (
-            "the latest checkpoint was saved before these steps"
-            if is_saved
-            else "no checkpoint was saved before these steps"
-        )
-        line = (
-            f"{bad.bad_steps_in_a_row} steps in a row had a non-finite loss or gradient "
-            f"(at step {bad.step}: {values}); {kept}"
-        )
-        print_line(trainer, line)
-        raise UserError(
-            f"{line}; start a new run with a lower optimizer.lr, or check the text of these steps"
-        )
+            if bad.bad_steps_in_a_row < self.max_bad_steps:
+                continue
+            is_saved = has_checkpoint(Path(trainer.default_root_dir))
+            saved = "the latest checkpoint" if is_saved else "no checkpoint"
+            line = (
+                f"{bad.bad_steps_in_a_row} steps in a row had a non-finite loss or gradient "
+                f"(at step {step}: {values}); {saved} was saved before these steps"
+            )
+            print_line(trainer, line)
+            raise UserError(
+                f"{line}; start a new run with a lower optimizer.lr, or check the text of these steps"
+            )
 
 
 def stop_signals() -> list[signal.Signals]:
@@ -363,6 +340,5 @@ def stop_signals() -> list[signal.Signals]:
 
 
 def _stop_if(number: int) -> None:
-    """Raise Stop if number is the number of a signal (0: no signal)."""
     if number:
         raise Stop(number)

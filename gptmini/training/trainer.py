@@ -85,12 +85,13 @@ def build_trainer(
         # Lightning's validation before the first step is called the sanity check. -1 means all batches.
         num_sanity_val_steps=-1 if validate_first else 0,
         logger=list(loggers),
-        callbacks=_checkpoints_last(callbacks),
+        # RunCheckpoints is last, so each step is logged before it is saved.
+        callbacks=sorted(callbacks, key=lambda callback: isinstance(callback, RunCheckpoints)),
         plugins=[AtomicCheckpointIO(), cluster_of(world or this_world())],
         default_root_dir=folder,
-        enable_progress_bar=_has_one_of(callbacks, ProgressBar),
+        enable_progress_bar=any(isinstance(one, ProgressBar) for one in callbacks),
         enable_model_summary=False,
-        enable_checkpointing=_has_one_of(callbacks, Checkpoint),
+        enable_checkpointing=any(isinstance(one, Checkpoint) for one in callbacks),
         use_distributed_sampler=False,
     )
 
@@ -112,10 +113,6 @@ def build_trainer(
 
 
 def _strategy_of(settings: TrainerSettings, device: str) -> Strategy | str:
-    """Return Lightning's strategy for the trainer settings.
-
-    Raises UserError if the device (cpu, cuda or mps) does not support the strategy.
-    """
     timeout = timedelta(seconds=settings.timeout)
     if settings.strategy == "fsdp2" and device == "mps":
         raise UserError("trainer.strategy=fsdp2 requires CUDA GPUs or the CPU, got device=mps")
@@ -134,15 +131,6 @@ def _strategy_of(settings: TrainerSettings, device: str) -> Strategy | str:
     # processes would wait for each other in a validation. But in a validation, one process may have one more batch than
     # another process.
     return DDPStrategy(timeout=timeout, broadcast_buffers=False)
-
-
-def _checkpoints_last(callbacks: Sequence[Callback]) -> list[Callback]:
-    """Return the callbacks in an order in which RunCheckpoints is last. So each step is logged before it is saved."""
-    return sorted(callbacks, key=lambda callback: isinstance(callback, RunCheckpoints))
-
-
-def _has_one_of(callbacks: Sequence[Callback], kind: type) -> bool:
-    return any(isinstance(callback, kind) for callback in callbacks)
 
 
 def check_callback(name: str, callback: object) -> Callback:

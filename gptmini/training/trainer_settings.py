@@ -20,45 +20,33 @@ LONGEST_TIMEOUT = 86400 * 7  # a week, in seconds; a user who sets more probably
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class TrainerSettings:
-    """The group trainer of the configuration.
+    """The group trainer of the configuration. configs/trainer/default.yaml describes each field.
 
     Raises pydantic.ValidationError, a subclass of ValueError, if a value has the wrong type or is out of range, or if
     the global batch cannot be divided evenly into devices and micro-steps.
     """
 
-    max_steps: PositiveInt  # number of optimizer steps
-    max_time: Time | None  # time limit of this process; None for no limit
-    # Stop after this many steps in a row with a non-finite loss or gradient.
+    max_steps: PositiveInt
+    max_time: Time | None
     max_bad_steps: PositiveInt
-    # Sequences per optimizer step, over all devices and micro-steps.
     global_batch_size: Annotated[int, Field(ge=1, le=LARGEST_BATCH)]
-    # Sequences per device and micro-step. If this is 'auto', choose_batch_size chooses the number.
-    batch_size: PositiveInt | Literal["auto"]
-    # Maximum norm of the full gradient; None for no limit.
+    batch_size: PositiveInt | Literal["auto"]  # choose_batch_size replaces 'auto'
     gradient_clip: PositiveFloat | None
-    # Optimizer steps between validations. The last step is always followed by a validation. validation_interval
-    # replaces 'auto'.
-    val_every_steps: PositiveInt | Literal["auto"]
-    val_tokens: PositiveInt | None  # maximum tokens to validate on; None for the entire split
+    val_every_steps: PositiveInt | Literal["auto"]  # validation_interval replaces 'auto'
+    val_tokens: PositiveInt | None
     device: Literal["auto", "cpu", "cuda", "mps"]
-    # Devices per machine. On the CPU, this is the number of processes per machine. placed() replaces 'auto'.
-    devices: PositiveInt | Literal["auto"]
-    num_nodes: PositiveInt | Literal["auto"]  # number of machines; placed() replaces 'auto'
+    devices: PositiveInt | Literal["auto"]  # placed() replaces 'auto'
+    num_nodes: PositiveInt | Literal["auto"]  # placed() replaces 'auto'
     strategy: Literal["auto", "ddp", "fsdp2"]
-    # Whether to recompute each block's activations in the backward pass instead of storing them.
     checkpoint_activations: bool
-    # Maximum number of seconds that a process waits for another process.
     timeout: Annotated[float, Field(gt=0, le=LONGEST_TIMEOUT)]
-    # Whether to save and requeue the job when Slurm signals the time limit.
     requeue: bool
     precision: Literal["auto", "fp32", "bf16", "bf16_stream"]
     compile: bool | Literal["auto"]
-    # CPU threads; None for torch's own choice.
     threads: Annotated[int, Field(ge=1, le=MOST_THREADS)] | None
 
     @model_validator(mode="after")
     def _check_global_batch(self) -> Self:
-        """Raise UserError unless the global batch divides evenly into devices and micro-steps."""
         if self.devices == "auto" or self.num_nodes == "auto":
             return self
         if self.batch_size == "auto":
@@ -70,9 +58,8 @@ class TrainerSettings:
     def placed(self, world: World) -> "TrainerSettings":
         """Return the settings with numbers for devices and num_nodes. The world provides the numbers for 'auto'.
 
-        Raises UserError if torchrun or srun started a different number of ranks. Raises UserError if num_nodes is above
-        1 but neither torchrun nor srun started this process. Raises UserError if the global batch cannot be divided
-        evenly into devices and micro-steps.
+        Raises UserError if the numbers differ from those of the launcher, or if num_nodes is above 1 without a
+        launcher, or if the global batch cannot be divided evenly into devices and micro-steps.
         """
         if world.tasks_without_srun > 1 and self.devices == "auto":
             raise UserError(

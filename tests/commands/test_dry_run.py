@@ -164,33 +164,17 @@ def test_it_estimates_what_a_budget_chooses(estimate, monkeypatch):
     assert not Path("runs").exists()
 
 
-def folder_with_a_file():
-    Path("mine").mkdir()
-    Path("mine/notes.txt").touch()
-
-
-def folder_in_a_run():
-    Path("mine").mkdir()
-    Path("mine/config.yaml").write_text("version: 0.3.0\ntyped: []\n")
-
-
-def latest_of_the_user():
-    Path("runs").mkdir()
-    Path("runs/latest").touch()
-
-
 @pytest.mark.parametrize(
-    ("make", "override", "words"),
+    ("file", "override", "words"),
     [
-        (folder_with_a_file, "folder=mine", ("folder=mine", "notes.txt")),
-        (folder_with_a_file, "folder=mine/notes.txt", ("mine/notes.txt",)),
-        (folder_in_a_run, "folder=mine/inside", ("folder=mine/inside",)),
-        (folder_with_a_file, "runs_dir=mine/notes.txt", ("mine/notes.txt",)),
-        (latest_of_the_user, "seed=1", ("runs/latest",)),
+        ("mine/notes.txt", "folder=mine", ("folder=mine", "notes.txt")),
+        ("mine/notes.txt", "runs_dir=mine/notes.txt", ("mine/notes.txt",)),
+        ("runs/latest", "seed=1", ("runs/latest",)),  # a file of the user
     ],
 )
-def test_it_refuses_the_run_folders_that_a_run_refuses(script, make, override, words):
-    make()
+def test_it_refuses_the_run_folders_that_a_run_refuses(script, file, override, words):
+    Path(file).parent.mkdir()
+    Path(file).touch()
     before = set(Path().rglob("*"))
     for flags in ((), ("--dry-run",)):
         script("train", *SMOKE, override, *flags).assert_refused(*words)

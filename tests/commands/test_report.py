@@ -49,7 +49,7 @@ def write_run(folder, *, seed, losses):
     logger = MetricsLogger(folder)
     for step, loss in enumerate(losses, start=1):
         logger.log_metrics({"val/loss": loss, "train/loss": 1.5}, step)
-        logger.log_samples([f"sample {seed}, step {step}"], step)
+        logger.log_entry("samples", [f"sample {seed}, step {step}"], step)
     return folder
 
 
@@ -115,8 +115,8 @@ def test_runs_are_laid_over_each_other_with_what_differs(runs, script, tmp_path)
 
 def test_what_a_model_writes_is_text_in_the_page(runs, script):
     logger = MetricsLogger(runs[0])
-    logger.log_samples(["<script>alert(1)</script>\n# no heading", "second"], 9)
-    logger.log_table("setup/config", [["key"], ["<img src=x onerror=y>|*a*"]], 9)
+    logger.log_entry("samples", ["<script>alert(1)</script>\n# no heading", "second"], 9)
+    logger.log_entry("setup/config", [["key"], ["<img src=x onerror=y>|*a*"]], 9)
     assert script("report", "runs/a").code == 0
 
     page = Page((runs[0] / "report.html").read_text())
@@ -183,7 +183,7 @@ def test_a_folder_of_runs_means_the_newest_and_compared_all(runs, script, tmp_pa
     (tmp_path / "runs" / "b" / "begun").mkdir()
     (tmp_path / "runs" / "b" / "begun" / "config.yaml").write_text("seed: 4")
     failed = write_run(tmp_path / "runs" / "b" / "failed", seed=5, losses=[])
-    MetricsLogger(failed).log_table("setup/model", [["weight"], ["embedding"]], 0)
+    MetricsLogger(failed).log_entry("setup/model", [["weight"], ["embedding"]], 0)
     said = script("report", "--compare", "runs/b", "runs/a")
     skipped = sorted(said.err.splitlines())
     assert re.fullmatch(r"skipped: runs/b/begun .*metrics\.jsonl.*", skipped[0])

@@ -2,7 +2,6 @@
 
 import itertools
 import math
-import signal
 
 import lightning as L
 import pytest
@@ -14,7 +13,7 @@ from gptmini.runs import find_training_state
 from gptmini.training.callbacks.checkpoints import RunCheckpoints, Stop
 from gptmini.training.callbacks.scalars import Scalars
 from gptmini.training.stopping import Stopping
-from training.watchers import Poison, Said
+from training.watchers import AskedToStop, Poison, Said
 
 
 @pytest.fixture(params=["at once", "a step late"])
@@ -91,13 +90,7 @@ def test_bad_steps_survive_a_resume(train, tmp_path, late):
 def test_a_stop_tells_the_bad_step_before_it_and_counts_it(train, tmp_path, late):
     said = Said()
     stopping = Stopping(None, 3)
-
-    class Asked(L.Callback):
-        def on_train_batch_start(self, trainer, module, batch, batch_idx):
-            if trainer.global_step == 3:
-                stopping.signal = signal.SIGTERM
-
-    callbacks = [Poison({3}), Asked(), stopping, RunCheckpoints(every_steps=9)]
+    callbacks = [Poison({3}), AskedToStop(stopping, 3), stopping, RunCheckpoints(every_steps=9)]
     with pytest.raises(Stop):
         train(max_steps=9, callbacks=callbacks, loggers=[said])
     assert said.lines[0].startswith("step 4 skipped")

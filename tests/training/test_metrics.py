@@ -62,9 +62,9 @@ def test_a_line_is_there_as_soon_as_it_is_logged(logger, tmp_path):
     assert written(tmp_path) == [{"step": 1, "loss": 0.1, "count": 3, "norm": math.inf}]
 
     logger.log_metrics({"left out": 1.0})  # it has no step
-    logger.log_samples(["a\nb", "中\u2028"], 2)
-    logger.log_table("zoom/table", [["token", "times"], ["|", "3"]], 2)
-    logger.log_image("zoom/a b", PNG, 2)
+    logger.log_entry("samples", ["a\nb", "中\u2028"], 2)
+    logger.log_entry("zoom/table", [["token", "times"], ["|", "3"]], 2)
+    logger.log_entry("zoom/a b", PNG, 2)
     assert written(tmp_path)[1:] == [
         {"step": 2, "samples": ["a\nb", "中\u2028"]},
         {"step": 2, "zoom/table": [["token", "times"], ["|", "3"]]},
@@ -158,7 +158,7 @@ def test_a_full_disk_costs_lines_but_leaves_no_part_of_one_and_is_told_once(tmp_
     try:
         for step in (4, 5):
             logger.log_metrics({"loss": step}, step)
-        logger.log_image("zoom/a", PNG * 9, 5)
+        logger.log_entry("zoom/a", PNG * 9, 5)
         logger.save()
     finally:
         lift()
@@ -208,9 +208,9 @@ def test_names_that_are_not_utf8_are_escaped_for_tensorboard(tmp_path):
     events = EventLogger(folder)
     for _ in range(2):  # a resumed run opens its folder again
         events.log_metrics({f"{name}/loss": 1.0}, 1)
-        events.log_table(f"setup/{name}", [["key", "value"], ["data.path", name]], 0)
-        events.log_samples([f"a sample of {name}"], 1)
-        events.log_image(f"zoom/{name}", PNG, 1)
+        events.log_entry(f"setup/{name}", [["key", "value"], ["data.path", name]], 0)
+        events.log_entry("samples", [f"a sample of {name}"], 1)
+        events.log_entry(f"zoom/{name}", PNG, 1)
         events.log_comparison({"data.path": name, name: 2}, ["data.path", name], [])
         events.finalize("success")
 
@@ -228,15 +228,15 @@ def log_all(loggers, steps, *, start):
     """Log what a run logs in these steps, as start number `start`."""
     for logger in loggers:
         if start == 1:
-            logger.log_table("setup/config", [["seed"], ["1"]], 0)
+            logger.log_entry("setup/config", [["seed"], ["1"]], 0)
         for step in steps:
             logger.log_metrics({"often": float(step)}, step)
             if step == 25:
                 logger.log_metrics({"rare": 1.0}, step)
             if step % 10 == 0:
                 logger.log_metrics({"val/loss": step + start / 4}, step)
-                logger.log_samples([f"start {start}, step {step}"], step)
-                logger.log_image("zoom/a", PNG, step)
+                logger.log_entry("samples", [f"start {start}, step {step}"], step)
+                logger.log_entry("zoom/a", PNG, step)
         logger.log_metrics({"last": 1.0}, steps[-1])  # fast_steps waits for this tag
     events, _ = loggers
     events.log_layout()

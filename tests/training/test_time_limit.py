@@ -10,6 +10,7 @@ from lightning.pytorch.callbacks import EarlyStopping
 from gptmini.runs import find_training_state
 from gptmini.training.callbacks.checkpoints import RunCheckpoints, Stop
 from gptmini.training.stopping import Stopping
+from training.watchers import AskedToStop
 
 
 class Clock(L.Callback):
@@ -109,13 +110,7 @@ def test_a_run_that_ends_in_time_does_not_stop(train, clock):
 
 def test_a_signal_saves_at_once_without_a_validation(train, tmp_path, clock):
     stopping = Stopping(100, 3)
-
-    class Asked(L.Callback):
-        def on_train_batch_start(self, trainer, module, batch, batch_idx):
-            if trainer.global_step == 5:
-                stopping.signal = signal.SIGTERM
-
-    callbacks = [Asked(), stopping, clock, RunCheckpoints(every_steps=50)]
+    callbacks = [AskedToStop(stopping, 5), stopping, clock, RunCheckpoints(every_steps=50)]
     with pytest.raises(Stop) as stop:
         train(max_steps=100, val_every_steps=4, callbacks=callbacks)
     assert stop.value.number == signal.SIGTERM

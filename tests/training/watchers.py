@@ -1,6 +1,7 @@
 """Callbacks and loggers that end a run, make its steps bad, or record it."""
 
 import math
+import signal
 
 import lightning as L
 from lightning.pytorch.loggers.logger import Logger
@@ -20,6 +21,18 @@ class KillAfter(L.Callback):
         self.left -= 1
         if not self.left:
             raise Kill
+
+
+class AskedToStop(L.Callback):
+    """Requests a stop by SIGTERM in the step after so many steps."""
+
+    def __init__(self, stopping, after):
+        self.stopping = stopping
+        self.after = after
+
+    def on_train_batch_start(self, trainer, module, batch, batch_idx):
+        if trainer.global_step == self.after:
+            self.stopping.signal = signal.SIGTERM
 
 
 class Figures(L.Callback):

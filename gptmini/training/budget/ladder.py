@@ -68,11 +68,8 @@ def climb(
 
     Also stop at a width that does not fit into memory or has too many weights for the text.
 
-    Args:
-        settings: the settings of the run. Only settings whose keys are open may change.
-        open_keys: the keys whose values may be chosen, for example model.d_model.
-        text_of: a function that returns the size of the text for a width, because the vocabulary may depend on it.
-        seconds: training time in seconds.
+    Only values of open_keys may be chosen, for example of model.d_model. The function text_of returns the size of the
+    text for a width, because the vocabulary may depend on it. The training takes the argument seconds.
 
     Raises pydantic.ValidationError if no width fits the values of the keys that are not open. Raises the error of the
     full memory if no width fits into memory.
@@ -127,11 +124,7 @@ def _sizes(model: ModelSettings, open_keys: Collection[str], width: int) -> Mode
 
 
 def _rung(
-    settings: Settings,
-    open_keys: Collection[str],
-    text: Text,
-    config: GPTConfig,
-    seconds: float,
+    settings: Settings, open_keys: Collection[str], text: Text, config: GPTConfig, seconds: float
 ) -> Rung:
     """Time a step of a model, with the first number of tokens per step that suits the time."""
     n_weights = n_block_weights(config)
@@ -168,12 +161,9 @@ def _rung(
 def _seconds_a_step(settings: Settings, config: GPTConfig, trainer: TrainerSettings) -> float:
     """Time one step of a new model. The loss is not compiled, because compiling each model would take too long."""
     model = new_gpt(config, seed=0)
+    n_devices = trainer.devices_here
     hardware = choose_hardware(
-        trainer.device,
-        trainer.precision,
-        False,
-        trainer.devices_here,
-        width=config.d_model,
+        trainer.device, trainer.precision, False, n_devices, width=config.d_model
     )
     trainer = replace(trainer, batch_size=choose_batch_size(model, trainer, hardware))
     if trainer.checkpoint_activations:

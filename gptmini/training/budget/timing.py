@@ -116,11 +116,7 @@ def steps_that_fit(
 ) -> tuple[int, int]:
     """Return how many steps and their validations fit into a time, and the number of steps between two validations.
 
-    Args:
-        seconds: time for all steps and validations.
-        seconds_a_step: seconds per step.
-        of_validation: seconds per validation.
-        most: maximum number of steps of the run.
+    A validation takes of_validation seconds. The run has at most `most` steps.
     """
     fitting = min(MOST_VALIDATIONS, VALIDATED_SHARE * seconds / of_validation)
     # A few validations show the trend of the loss, so they may take more of the time.

@@ -111,7 +111,6 @@ class RunCheckpoints(L.Callback):
             self._save_at_end(trainer)
 
     def _save_at_interval(self, trainer: L.Trainer, pl_module: GPTModule) -> None:
-        """Save last.ckpt if the step is a multiple of every_steps or the last step of the run."""
         step = trainer.global_step
         if step >= pl_module.settings.max_steps:
             self._save_at_end(trainer)
@@ -122,18 +121,12 @@ class RunCheckpoints(L.Callback):
                 self._save(trainer, "last")
 
     def _save_at_end(self, trainer: L.Trainer) -> None:
-        """Save last.ckpt, unless it already has this step.
-
-        Raise OSError if saving fails, because no other save follows.
-        """
+        # No other save follows, so a failure is an error.
         if self._last_step != trainer.global_step:
             self._save(trainer, "last", needed=True)
 
     def _save(self, trainer: L.Trainer, name: str, *, needed: bool = False) -> bool:
-        """Save name.ckpt. Return whether this succeeded. Print a line if this failed.
-
-        If needed is true and saving failed, every rank raises the OSError, because the run ends after this save.
-        """
+        """Save name.ckpt and return whether this succeeded. If it failed and needed is true, every rank raises."""
         # Flush events first, so that the curves contain all steps of the checkpoint.
         for logger in trainer.loggers:
             logger.save()
@@ -148,30 +141,23 @@ class RunCheckpoints(L.Callback):
             # save_checkpoint.
             trainer.strategy.barrier()
 
+        step = trainer.global_step
         failure = trainer.strategy.broadcast(failure)
         if failure is None:
             if name == "last":
-                self._last_step = trainer.global_step
-            self._write_state(trainer, folder)
+                self._last_step = step
+            if trainer.is_global_zero:
+                try:
+                    write_status(folder, RunStatus(state="running", step=step))
+                except OSError as error:
+                    message = f"cannot write the state of the run at step {step}: {error.strerror}"
+                    print_line(trainer, message)
             return True
 
         kept = (
             "the previous checkpoint is kept" if has_checkpoint(folder) else "no checkpoint exists"
         )
-        step = trainer.global_step
         print_line(trainer, f"{name}.ckpt not saved at step {step}: {failure.strerror}; {kept}")
         if needed:
             raise failure
         return False
-
-    def _write_state(self, trainer: L.Trainer, folder: Path) -> None:
-        """Write the saved step into the run folder, because `gptmini runs` reads it. Print a line if this failed."""
-        if not trainer.is_global_zero:
-            return
-        try:
-            write_status(folder, RunStatus(state="running", step=trainer.global_step))
-        except OSError as error:
-            step = trainer.global_step
-            print_line(
-                trainer, f"cannot write the state of the run at step {step}: {error.strerror}"
-            )

@@ -83,16 +83,12 @@ class Pictures(L.Callback):
         maps, labels = self._attention(model, pl_module)
         image = drawing.png(drawing.attention_maps(maps, labels, f"attention at step {step}"))
         for logger in run_loggers(trainer):
-            logger.log_image("zoom/attention", image, step)
+            logger.log_entry("zoom/attention", image, step)
 
     def _attention(
         self, model: GPT, pl_module: GPTModule
     ) -> tuple[dict[tuple[int, int], np.ndarray], list[str]]:
-        """Return the attention weights of each head, and the labels of the T tokens.
-
-        The attention weights are arrays (T, T). Their keys are pairs (layer, head). Layers and heads are counted from
-        0.
-        """
+        """Return the attention weights (T, T) by (layer, head), counted from 0, and the labels of the T tokens."""
         n_tokens = min(self.max_tokens, model.config.context_length)
         ids = self.ids
         if ids is None:

@@ -107,4 +107,4 @@ class Samples(L.Callback):
 
         self.texts = texts
         for logger in run_loggers(trainer):
-            logger.log_samples(texts, trainer.global_step)
+            logger.log_entry("samples", texts, trainer.global_step)

@@ -126,7 +126,8 @@ class Scalars(L.Callback):
             return
         self._count_step(pl_module)
         if self._due(trainer.global_step, pl_module):
-            log(trainer, self._metrics(trainer, pl_module))
+            metrics = self._training_metrics(trainer, pl_module)
+            log(trainer, metrics | self._weight_metrics(pl_module) | self._work_metrics(pl_module))
             self._start_interval()
             self._ended = time.perf_counter()  # logging time does not count as training
         self._begin_step(trainer, pl_module)
@@ -151,7 +152,6 @@ class Scalars(L.Callback):
         return step == 1 or step % self.every_steps == 0 or is_validated
 
     def _begin_step(self, trainer: L.Trainer, pl_module: GPTModule) -> None:
-        """Start to time the next step if the next step will be logged."""
         self._times = None
         if self._due(trainer.global_step + 1, pl_module):
             self._times = StepTimes(pl_module.device)
@@ -166,15 +166,13 @@ class Scalars(L.Callback):
         self._before: dict[str, list[Tensor]] = {}  # weights before a logged step's update, by kind
 
     def _mark(self, part: str) -> None:
-        """End a part of the current step now if the current step will be logged."""
         if self._times is not None:
             self._times.mark(part)
 
     def _count_step(self, pl_module: GPTModule) -> None:
-        """Add the latest step to the sums. Do nothing if the step was skipped because it was not finite.
+        """Add the latest step to the sums, unless it was skipped.
 
-        The sums stay on the device until a step is logged. Reading the sums in every step would make the host wait for
-        a GPU.
+        The sums stay on the device, because reading them in every step would make the host wait for a GPU.
         """
         applied = 1 - pl_module.not_finite  # 1.0 or 0.0
         limit = pl_module.settings.gradient_clip or math.inf
@@ -185,19 +183,8 @@ class Scalars(L.Callback):
         self._steps = self._steps + applied
         self._clipped = self._clipped + applied * (pl_module.grad_norm > limit)
 
-    def _metrics(self, trainer: L.Trainer, pl_module: GPTModule) -> dict[str, float]:
-        """Return a dict that maps each tag to the scalar of the latest step."""
-        return (
-            self._training_metrics(trainer, pl_module)
-            | self._weight_metrics(pl_module)
-            | self._work_metrics(pl_module)
-        )
-
     def _training_metrics(self, trainer: L.Trainer, pl_module: GPTModule) -> dict[str, float]:
-        """Return the loss, the gradient norm, the learning rates and the progress, by tag.
-
-        Store the loss as the latest point of train/loss.
-        """
+        """Return loss, gradient norm, learning rates and progress, by tag. Store the loss as the latest point."""
         settings = pl_module.settings
         n_applied = int(self._steps)
         # If all steps since the last logged step were skipped, the curve shows the non-finite loss of the latest step.
@@ -219,10 +206,7 @@ class Scalars(L.Callback):
         return metrics
 
     def _weight_metrics(self, pl_module: GPTModule) -> dict[str, float]:
-        """Return the norm of the weights and the ratio of update to weights, for each kind of layer.
-
-        The ratio is the norm of the update of the latest step, divided by the norm of the weights.
-        """
+        """Return |weights| and |update of the latest step| / |weights| for each kind of layer."""
         weights = weights_by_kind(pl_module.model)
         updates = {}
         for kind, after in weights.items():
@@ -237,10 +221,7 @@ class Scalars(L.Callback):
         return metrics
 
     def _work_metrics(self, pl_module: GPTModule) -> dict[str, float]:
-        """Return the speed since the last logged step, the time of each part of the latest step, and the peak memory.
-
-        The result does not contain values that are unknown.
-        """
+        """Return the known ones of: speed since the last logged step, times of the latest step, peak memory."""
         metrics = {}
         if self._seconds:
             tokens_per_second = self._tokens / self._seconds

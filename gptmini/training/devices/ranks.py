@@ -103,10 +103,7 @@ class Ranks:
             distributed.destroy_process_group()
 
     def _meet(self, store: "Store", place: str) -> None:
-        """Write into the store that this rank is at a place. The first rank waits until all ranks are at this place.
-
-        Raises UserError on the first rank if some rank does not arrive in time.
-        """
+        # Every rank writes that it is at this place. The first rank waits for all ranks.
         store.set(f"{place}/{self.world.rank}", "")
         names = [f"{place}/{rank}" for rank in range(self.world.size)]
         deadline = time.monotonic() + ANSWER.total_seconds()
@@ -176,7 +173,6 @@ class Ranks:
 
 
 def _open_store(world: World) -> "Store":
-    """Open the store through which the ranks connect. The class Ranks describes which process keeps the store."""
     from torch.distributed import PrefixStore, TCPStore
 
     cluster = cluster_of(world)

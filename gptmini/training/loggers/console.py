@@ -98,12 +98,12 @@ class ConsoleLogger(Logger):
 
     @property
     def name(self) -> str:
-        """The name of the logger. Lightning requires a name."""
+        """A name, because Lightning requires it."""
         return "console"
 
     @property
     def version(self) -> int:
-        """The version of the logger. Lightning requires a version. It is always 0."""
+        """A version, because Lightning requires it."""
         return 0
 
     def log_hyperparams(self, *args: object, **kwargs: object) -> None:
@@ -141,15 +141,11 @@ class ConsoleLogger(Logger):
 
     @rank_zero_only
     def show_step(self, step: int) -> None:
-        """Update the progress bar after an optimizer step, if there is a terminal and metrics have been logged before.
-
-        Rich draws the bar at most ten times per second. Other updates only store the new values.
-        """
+        """Update the progress bar, if there is one. Rich draws it at most ten times per second."""
         if self._start is not None and self.console.is_terminal:
             self._draw_bar(step, time.monotonic())
 
     def _store(self, metrics: Mapping[str, float], step: int) -> None:
-        """Store the latest value of each scalar, and a copy of all values at a validation."""
         self._latest.update(metrics)
         if TOKENS in metrics and step > 0:
             self._tokens_per_step = metrics[TOKENS] / step
@@ -213,7 +209,6 @@ class ConsoleLogger(Logger):
             self._bar = None
 
     def _draw_bar(self, step: int, now: float) -> None:
-        """Create the progress bar if needed, and update it."""
         if self._bar is None:
             self._bar = Progress(
                 TextColumn("step {task.completed:.0f}/{task.total:.0f}"),
@@ -229,10 +224,7 @@ class ConsoleLogger(Logger):
         self._bar.update(self._task, completed=step, description=str(text))
 
     def _progress_text(self, step: int, now: float, *, validated: bool) -> Text:
-        """Return the loss, the validation loss or the speed, and the time left. Leave out unknown values.
-        A line of 80 characters is too short for both the validation loss and the speed. So the line of a validation
-        shows the validation loss, and all other lines show the speed.
-        """
+        # A line of 80 characters is too short for both the validation loss and the speed.
         parts = []
         if "train/loss" in self._latest:
             parts.append(Text(f"loss {self._latest['train/loss']:.4f}"))
@@ -250,11 +242,7 @@ class ConsoleLogger(Logger):
         return Text("  ").join(parts)
 
     def _trend(self) -> Text:
-        """Return the latest validation loss, an arrow and a sparkline.
-
-        The arrow shows whether the loss has fallen or risen since the previous validation. If the console can print
-        only ASCII, the sparkline is left out.
-        """
+        """Return the latest validation loss, an arrow for its direction, and a sparkline unless only ASCII prints."""
         losses = [validation["val/loss"] for validation in self.validations]
         is_ascii = self.console.options.ascii_only
         down, up = ("v", "^") if is_ascii else ("↓", "↑")
@@ -320,5 +308,4 @@ def sparkline(values: Sequence[float]) -> str:
 
 
 def _ordered(loss: float) -> float:
-    """Return a loss that can be compared with other losses. A loss that is not finite becomes infinity."""
     return loss if math.isfinite(loss) else math.inf

@@ -7,9 +7,9 @@ import os
 import re
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import lightning as L
 from lightning.pytorch.loggers.logger import Logger
@@ -66,19 +66,9 @@ class RunLogger(Logger):
         self.attempt(lambda: self.write(step, numbers))
 
     @rank_zero_only
-    def log_samples(self, texts: Sequence[str], step: int) -> None:
-        """Write text samples of the model."""
-        self.attempt(lambda: self.write(step, {"samples": list(texts)}))
-
-    @rank_zero_only
-    def log_table(self, tag: str, rows: Sequence[Sequence[str]], step: int) -> None:
-        """Write a table. The first row contains the headings."""
-        self.attempt(lambda: self.write(step, {tag: [list(row) for row in rows]}))
-
-    @rank_zero_only
-    def log_image(self, tag: str, png: bytes, step: int) -> None:
-        """Write an image. The argument png contains the bytes of a PNG file."""
-        self.attempt(lambda: self.write(step, {tag: png}))
+    def log_entry(self, tag: str, value: Any, step: int) -> None:
+        """Write a list of text samples, the rows of a table with its headings, or the bytes of a PNG file."""
+        self.attempt(lambda: self.write(step, {tag: value}))
 
     @rank_zero_only
     def save(self) -> None:
@@ -161,15 +151,6 @@ class MetricsLogger(RunLogger):
                 raise
 
 
-@runtime_checkable
-class LinePrinter(Protocol):
-    """A logger that prints lines for the user, such as ConsoleLogger."""
-
-    def print_line(self, line: str) -> None:
-        """Print a line."""
-        ...
-
-
 def log(trainer: L.Trainer, metrics: dict[str, float], *, step: int | None = None) -> None:
     """Send scalars to every logger of a run. metrics maps tags to scalars.
 
@@ -182,9 +163,9 @@ def log(trainer: L.Trainer, metrics: dict[str, float], *, step: int | None = Non
 
 
 def print_line(trainer: L.Trainer, line: str) -> None:
-    """Print a line for the user with every logger that can print lines."""
+    """Print a line for the user with every logger that can print lines, such as ConsoleLogger."""
     for logger in trainer.loggers:
-        if isinstance(logger, LinePrinter):
+        if hasattr(logger, "print_line"):
             logger.print_line(line)
 
 

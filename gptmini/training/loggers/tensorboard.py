@@ -49,7 +49,6 @@ class EventLogger(RunLogger):
         self.attempt(lambda: self._write_lines(lines))
 
     def _write_lines(self, lines: Sequence[Line]) -> None:
-        """Delete all event files, and write new event files from the lines of metrics.jsonl."""
         for path in self.folder.glob(EVENT_FILES):
             path.unlink()
         for line in lines:
@@ -115,7 +114,6 @@ class EventLogger(RunLogger):
             self._descriptor = None
 
     def _add(self, summary: Summary, step: int, now: float | None = None) -> None:
-        """Add an event to the open file, unless an earlier write failed."""
         if self.has_failed:
             return
         if self._writer is None:
@@ -123,7 +121,7 @@ class EventLogger(RunLogger):
         self._writer.add_summary(summary, step, now)
 
     def _path(self) -> str:
-        """Return a path of the run folder in UTF-8. TensorBoard's writer requires UTF-8."""
+        # TensorBoard's writer requires UTF-8.
         path = str(self.folder)
         if encodable(path) == path:
             return path
@@ -133,20 +131,18 @@ class EventLogger(RunLogger):
 
 
 def _scalars(numbers: dict[str, float]) -> Summary:
-    """Return one event that contains all scalars of a step."""
     values = [Summary.Value(tag=encodable(tag), simple_value=numbers[tag]) for tag in numbers]
     return Summary(value=values)
 
 
 def _image(tag: str, png: bytes) -> Summary:
-    """Return an event that contains an image. In a PNG file, width and height start at the 17th byte."""
+    # In a PNG file, width and height start at the 17th byte.
     width, height = struct.unpack(">II", png[16:24])
     image = Summary.Image(encoded_image_string=png, width=width, height=height, colorspace=4)
     return Summary(value=[Summary.Value(tag=encodable(tag), image=image)])
 
 
 def _hparams_value(value: object) -> float | str:
-    """Convert a value to a number or a string for TensorBoard's HParams page. True, None and lists become strings."""
     if type(value) is int and abs(value) < LARGEST_NUMBER:
         return value
     if type(value) is float:
@@ -178,13 +174,12 @@ def _hparams_summaries(
 
 
 def _samples(texts: Sequence[str]) -> str:
-    """Return texts in Markdown. Each text becomes a code block that is indented by four spaces."""
+    # In Markdown, lines that are indented by four spaces are a code block.
     blocks = ["\n".join("    " + line for line in text.splitlines()) for text in texts]
     return RULE.join(blocks)
 
 
 def _table(rows: Sequence[Sequence[str]]) -> str:
-    """Return a table in Markdown. Special characters in the cells are escaped."""
     heading, *others = [
         "| " + " | ".join(str(cell).translate(ENTITIES) for cell in row) + " |" for row in rows
     ]
