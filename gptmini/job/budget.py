@@ -55,12 +55,10 @@ class BudgetChooser:
     def choose(self) -> "tuple[Settings, TokenStore, bool, Sequence[str]]":
         """Choose the vocabulary and the sizes, then open the tokens, then choose the number of steps.
 
-        Return the settings with the chosen values, the tokens, whether this call prepared them, and lines about the
-        choice.
+        Return the new settings, the tokens, whether this call prepared them, and lines about the choice.
         Raises UserError if the text cannot be read, or if the time is too short for a step and a validation. Raises
         pydantic.ValidationError if no sizes fit the overrides.
         """
-        from gptmini.training.assembling import check_prompts
         from gptmini.training.budget.law import Text
 
         assert self.settings.text is not None
@@ -82,7 +80,6 @@ class BudgetChooser:
             corpus=corpus,
         )
         self.settings = fit_context(self.settings, self.typed, store, self.watcher)
-        check_prompts(self.settings.callbacks, store)
         text = Text.of(store)
         # With init_from=, the sizes of the model are fixed.
         if not rungs and any(key.startswith("model.") for key in self.open_keys):
@@ -114,10 +111,7 @@ class BudgetChooser:
         return rungs
 
     def _choose_steps(self, store: "TokenStore", text: "Text") -> float:
-        """Choose the number of steps that fill the remaining time, and how often to validate.
-
-        Return the training tokens per second.
-        """
+        """Choose the number of steps, and how often to validate. Return the training tokens per second."""
         from gptmini.training.assembling import assemble
         from gptmini.training.budget import timing
         from gptmini.training.budget.ladder import most_steps
@@ -194,10 +188,7 @@ def keys_to_choose(settings: Settings, typed: Typed) -> frozenset[str]:
 def lines_of(
     settings: Settings, text: "Text", rungs: "Sequence[Rung]", tokens_a_second: float
 ) -> list[str]:
-    """Return lines that show the chosen values, and compare the next narrower and the next wider model with the best.
-
-    The argument rungs is empty if the sizes were not chosen.
-    """
+    """Return lines that show the chosen values, and compare the next narrower and wider rungs with the best."""
     from gptmini.training.budget.ladder import best_of
 
     model = settings.model

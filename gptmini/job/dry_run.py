@@ -26,12 +26,9 @@ BYTES_PER_FROZEN_PARAMETER = 4
 
 @advising_on_memory("lower trainer.batch_size or the model's sizes")
 def dry_run(composed: Composed) -> None:
-    """Print what a new run would train, and how much memory and time it would need. Do not create the run.
+    """Print what a new run would train, and how much memory and time it would need. Only its text is prepared.
 
-    Prepare the text if it is not prepared yet. If budget= is set, choose the settings of the run.
-
-    Raises UserError if the command would resume a run. Raises the same errors as job.train.train if the run cannot
-    start.
+    Raises UserError if the command would resume a run, and the same errors as job.train.train.
     """
     began = time.monotonic()
     plain, typed = resolve_configuration(composed)

@@ -26,20 +26,14 @@ def assemble(
 ) -> tuple[GPTModule, TokenDataModule]:
     """Build the module that contains the model, and the data module that cuts batches from the tokens of the store.
 
-    Args:
-        settings: settings of the run. If trainer.batch_size is 'auto', this function chooses a batch size for the
-            device and stores the batch size in module.settings.batch_size. If a state is given, this function also
-            restores the state of the callbacks.
-        store: the training and validation tokens.
-        state: the state to resume from. It contains the model. None: start from the first step.
+    If a state is given, the run resumes from it, with its model and the state of its callbacks. If trainer.batch_size
+    is 'auto', module.settings.batch_size is the batch size that was chosen for the device.
 
-    Returns the module and the data module for Trainer.fit.
-    Raises UserError in these cases: A seed or an optimizer setting is out of range. The training or validation split is
-    too short for one window. The tokenizer cannot encode a prompt. The state has a different model, different tokens or
-    more steps than the settings allow. The model of init_from does not fit the settings. The setting freeze does not
-    match any weights.
+    Raises UserError if a setting does not fit the others, the tokens, the model of init_from or the state.
     """
-    check_prompts(settings.callbacks, store)
+    for callback in settings.callbacks:
+        if isinstance(callback, Samples):
+            callback.check(store.tokenizer)
     config = settings.model.with_vocab_size(store.tokenizer.n_vocab)
     model, origin = _model_of(settings, config, store, state)
     freeze(model, settings.root.frozen)
@@ -54,13 +48,6 @@ def assemble(
     seed = settings.root.seed
     data = TokenDataModule(store, trainer, context_length=config.context_length, seed=seed)
     return module, data
-
-
-def check_prompts(callbacks: Sequence[Callback], store: TokenStore) -> None:
-    """Raise UserError if the tokenizer of the store cannot encode a prompt of a callback."""
-    for callback in callbacks:
-        if isinstance(callback, Samples):
-            callback.check(store.tokenizer)
 
 
 def _model_of(
@@ -98,10 +85,7 @@ def _check_state(
 
 
 def restore_callbacks(callbacks: Sequence[Callback], state: TrainingState) -> None:
-    """Restore the state of each callback.
-
-    If a user adds a callback to a resumed run, the checkpoint has no state for this callback. The callback then keeps
-    its initial state.
+    """Restore the state of each callback. A callback that a user adds to a resumed run keeps its initial state.
 
     Raises UserError if the checkpoint does not have the state of a gptmini callback, or if a callback defines
     on_load_checkpoint. A resumed run calls only the load_state_dict of a callback.

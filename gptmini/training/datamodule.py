@@ -25,15 +25,10 @@ CUT_AHEAD_FOR = ("cuda",)
 
 
 class TokenDataModule(L.LightningDataModule):
-    """The data module of a run, with the training batches and the validation batches.
+    """The data module of a run. The step and the rank determine each training batch.
 
-    The step and the rank determine each training batch. The validation batches are divided among the ranks in order.
-
-    Args:
-        store: the training and validation tokens.
-        settings: the trainer settings; batch_size must be a number.
-        context_length: number of input tokens of a window.
-        seed: seed that determines the order of the training windows.
+    In the settings, batch_size must be a number. A window has context_length input tokens. The seed determines the
+    order of the training windows.
 
     Raises UserError if the training or the validation split is too short for its windows.
     """
@@ -70,10 +65,7 @@ class TokenDataModule(L.LightningDataModule):
         return Batches(self._training_batches)
 
     def val_dataloader(self) -> "Batches":
-        """Return the validation batches (tokens, targets) of this rank, int64 (B, T) each.
-
-        A rank gets every n_ranks-th batch. The last batches of the split are smaller than the other batches.
-        """
+        """Return the validation batches of this rank, every n_ranks-th one. The last of the split are smaller."""
         return Batches(self._validation_batches)
 
     def starts(self, step: int) -> list[int]:
@@ -155,8 +147,7 @@ def _in_step(
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield every n_ranks-th batch, starting with batch number rank.
 
-    If this rank has one batch less than other ranks, also yield a batch without targets. Under FSDP2, all devices
-    compute each batch together, so all ranks need the same number of batches.
+    Under FSDP2, all devices compute each batch together. So a rank with one batch less yields one without targets.
     """
     while turn := list(itertools.islice(batches, n_ranks)):
         if rank < len(turn):

@@ -1,8 +1,7 @@
 """Import Lightning without the hundred metrics of torchmetrics. The metrics would take a quarter of the start-up time.
 
-Lightning needs only two classes of torchmetrics. It uses the two classes to recognise the metrics of a user. But Python
-first runs the `__init__` of torchmetrics. The `__init__` loads every metric. If transformers is installed, one of the
-metrics imports transformers, too.
+Lightning needs only two classes of torchmetrics, to recognise the metrics of a user. But Python first runs the
+`__init__` of torchmetrics, which loads every metric, and also transformers if it is installed.
 """
 
 import logging
@@ -22,10 +21,7 @@ HOMES = {
 
 
 def defer_torchmetrics() -> None:
-    """Register torchmetrics without running its `__init__`.
-
-    The first access to a name that is not in HOMES runs the `__init__`.
-    """
+    """Register torchmetrics without its `__init__`. The first access to a name that is not in HOMES runs it."""
     spec = find_spec("torchmetrics")
     if spec is None or "torchmetrics" in sys.modules:
         return
@@ -39,7 +35,6 @@ def defer_torchmetrics() -> None:
 
 
 def _find(package: ModuleType, name: str) -> object:
-    """Return the value of a name that the package has not loaded yet."""
     if name in HOMES:
         try:
             return getattr(import_module(HOMES[name]), name)

@@ -53,10 +53,9 @@ class GPTModule(L.LightningModule):
 
     Args:
         model: the GPT to train. If a state is given, model must be the model of the state.
-        store: the tokens. Every checkpoint stores the tokenizer and the folder of the tokens.
+        store: the tokens.
         settings: settings of the run. trainer.batch_size must be a number. Each optimizer group must have a peak_lr.
-            The learning rate of a step is peak_lr * schedule(step, max_steps=). This module implements the precision
-            'bf16_stream'. Lightning's autocast implements the precision 'bf16'.
+            The learning rate of a step is peak_lr * schedule(step, max_steps=).
         state: the state to resume from; None to start from the first step.
         origin: the path, the step and the optimizer of the model that provided the initial weights; None for new
             weights. Every checkpoint stores the origin.
@@ -205,9 +204,8 @@ class GPTModule(L.LightningModule):
     def configure_gradient_clipping(self, optimizer: torch.optim.Optimizer, **limits: None) -> None:
         """Clip the gradient by its global norm, store the norm, and skip the step if its metrics are not finite.
 
-        The optimizer reads the flag not_finite on the device, so the host does not wait. This method replaces
-        Lightning's own clipping. Lightning's clipping rejects a fused optimizer under mixed precision, and it does not
-        return the norm. The argument limits contains Lightning's clipping settings, which gptmini does not use.
+        The optimizer reads the flag not_finite on the device, so the host does not wait. Lightning's own clipping
+        rejects a fused optimizer under mixed precision, and it does not return the norm.
         """
         parameters = self.parameters_by_name.values()
         if self.settings.gradient_clip is None:

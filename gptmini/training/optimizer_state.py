@@ -1,8 +1,8 @@
 """Convert the optimizer state to the form of a checkpoint, and restore the optimizer state in a resumed run.
 
-A checkpoint stores the optimizer state of each parameter under a name. The state_dict of the checkpoint stores the
-parameter under the same name. torch would store the optimizer state under a number that depends on the parameter groups
-of the optimizer. Every function in this file takes a dict that maps the names in the GPT to parameters.
+A checkpoint stores the optimizer state of each parameter under the name of the parameter in its state_dict. torch would
+store it under a number that depends on the parameter groups. The functions take a dict from names in the GPT to
+parameters.
 
 torch's get_optimizer_state_dict and set_optimizer_state_dict also support MuonAdamW. But if an optimizer has no state,
 these functions make the optimizer take a step with zero gradients. A checkpoint that was saved before the first step

@@ -15,15 +15,9 @@ def prefetch_batches(
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield endless micro-batches (tokens, targets) on a device, int64 (B, T) each.
 
-    There are two buffers. While one buffer is copied to the device, a thread cuts the next windows into the other
-    buffer. A buffer contains int32 windows of T + 1 tokens. These windows need only a quarter of the bytes that int64
-    tokens and targets need. The device splits the windows into tokens and targets and converts them to int64.
-
-    Args:
-        cut: cut(number, array) writes the windows of one micro-batch into an int32 array (B, T + 1). The micro-batches
-            are numbered from 0.
-        shape: the shape (B, T + 1) of a buffer.
-        device: device of the batches. If the device is a CUDA GPU, the buffers are in pinned memory.
+    There are two buffers of the given shape, (B, T + 1). While one buffer is copied to the device, a thread cuts the
+    next windows into the other buffer: cut(number, array) writes the windows of a micro-batch, numbered from 0. Buffers
+    of int32 need only a quarter of the bytes of int64 tokens and targets. The device splits and converts them.
     """
     on_cuda = device.type == "cuda"
     buffers = [torch.empty(shape, dtype=torch.int32, pin_memory=on_cuda) for _ in range(2)]

@@ -27,9 +27,7 @@ class StepReport:
 class StepReports:
     """A queue of metrics that are being copied from the device to the host, and the reports of the steps that arrived.
 
-    Args:
-        bad_steps: number of bad steps that a resumed run had before it resumed.
-        bad_steps_in_a_row: number of these bad steps that came after the last good step.
+    The arguments are the counts of a resumed run.
     """
 
     def __init__(self, bad_steps: int = 0, bad_steps_in_a_row: int = 0) -> None:
@@ -44,11 +42,8 @@ class StepReports:
     def send(self, step: int, metrics: Tensor) -> None:
         """Start to copy the metrics of a step to the host, and read the metrics of all earlier steps.
 
-        If the type of the device is not in LATE_FROM, read the metrics of this step, too.
-
-        Args:
-            step: number of optimizer steps done, including this step.
-            metrics: the fields of StepReport from bad to late, (5,) on the device.
+        If the type of the device is not in LATE_FROM, read the metrics of this step, too. The metrics are the fields of
+        StepReport from bad to late, (5,) on the device.
         """
         # A copy from a GPU goes to pinned memory.
         on_host = metrics.to("cpu", non_blocking=metrics.is_cuda)
@@ -64,7 +59,6 @@ class StepReports:
         self._receive(n_unread=0)
 
     def _receive(self, *, n_unread: int) -> None:
-        """Read the metrics of all sent steps except the latest n_unread steps, and count the bad steps."""
         while len(self._sent) > n_unread:
             step, metrics, arrival = self._sent.pop(0)
             if arrival is not None:

@@ -64,17 +64,13 @@ class StopReason:
 class Stopping(L.Callback):
     """A callback that ends a run between two steps, on a signal or at the time limit.
 
-    On a signal, this callback raises Stop, so the step is saved immediately. At the time limit, the run also validates
-    its last step. Therefore this callback ends the run as soon as another step and a validation would not fit. Every
-    run does at least one step and validates it.
+    On a signal, this callback raises Stop, so the step is saved immediately. At the time limit, max_seconds from now,
+    the run also validates its last step. Therefore this callback ends the run as soon as another step and a validation
+    would not fit. Every run does at least one step and validates it.
 
     A Ctrl-C after an earlier signal raises KeyboardInterrupt immediately. If the launcher of a rank has ended, the rank
     ends as if it had received SIGTERM. A step with a non-finite loss or gradient is a bad step. The optimizer skips bad
-    steps, and this callback logs them. After too many bad steps in a row, this callback raises UserError.
-
-    Args:
-        max_seconds: time limit in seconds, counted from now; None for no limit.
-        max_bad_steps: number of bad steps in a row after which this callback raises UserError.
+    steps, and this callback logs them. After max_bad_steps bad steps in a row, this callback raises UserError.
     """
 
     def __init__(self, max_seconds: float | None, max_bad_steps: int) -> None:
@@ -163,10 +159,7 @@ class Stopping(L.Callback):
         trainer.validating = True
 
     def on_fit_start(self, trainer: L.Trainer, pl_module: GPTModule) -> None:
-        """Give the module the function that returns the stop request of this rank.
-
-        The module combines the requests of all ranks, because all ranks must stop together.
-        """
+        """Give the module the stop request of this rank. The module combines the requests of all ranks."""
         pl_module.stop_request = partial(self._own_request, pl_module)
         self._parent = os.getppid() if trainer.world_size > 1 else None
 
@@ -245,11 +238,7 @@ class Stopping(L.Callback):
     def on_validation_batch_end(
         self, trainer: L.Trainer, pl_module: GPTModule, *batch: object
     ) -> None:
-        """Stop inside a validation on a signal. A resumed run repeats the validation.
-
-        A run with several ranks does not stop inside a validation, because its ranks may have different numbers of
-        batches.
-        """
+        """Stop inside a validation on a signal. Several ranks do not, as they may have different numbers of batches."""
         if trainer.world_size == 1:
             number, _ = self._own_request(pl_module)
             _stop_if(number)

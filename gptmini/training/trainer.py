@@ -43,17 +43,13 @@ def build_trainer(
 ) -> Trainer:
     """Build Lightning's Trainer for a run.
 
-    The Trainer counts the optimizer steps. gptmini itself determines the order of the batches and the checkpoint files.
     If a state is given, training starts at the step of the state. gptmini does not restore the saved state of
     Lightning's loops. The loops need only two counters, and gptmini computes the two counters from the step. So a
     resumed run may use different devices and a different batch_size.
 
     Args:
-        settings: settings of the run.
         module: the module that assemble returned for these settings and the state.
-        folder: the run folder.
         callbacks: callbacks in addition to the callbacks of the settings.
-        loggers: loggers of the run. Each logger receives every scalar.
         state: the state that assemble accepted; None to start from the first step.
         world: the rank of this process and the ranks of the run; None to read the ranks from the environment.
     """
@@ -134,12 +130,9 @@ def _strategy_of(settings: TrainerSettings, device: str) -> Strategy | str:
 
 
 def check_callback(name: str, callback: object) -> Callback:
-    """Return the object of callbacks.NAME if it is a callback with a state that a checkpoint can store.
+    """Return the object of callbacks.NAME. Raise UserError if it is not a callback with a state of plain values.
 
-    Checkpoints are read with torch's option weights_only. This option prevents that a checkpoint runs code, and it
-    allows only tensors and plain values.
-
-    Raises UserError if the object is not a Lightning callback, or if its state contains values that are not allowed.
+    Checkpoints are read with torch's option weights_only, so that they cannot run code.
     """
     if not isinstance(callback, Callback):
         raise UserError(f"callbacks.{name} must be a lightning.Callback, got {callback!r}")

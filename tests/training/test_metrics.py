@@ -201,29 +201,6 @@ def test_events_end_at_the_first_error_of_the_disk_and_are_made_good_by_a_resume
     assert [(event.step, event.value) for event in points] == [(1, 1.0), (40, 2.0)]
 
 
-def test_names_that_are_not_utf8_are_escaped_for_tensorboard(tmp_path):
-    name = os.fsdecode(b"caf\xe9")
-    folder = tmp_path / name
-    folder.mkdir()
-    events = EventLogger(folder)
-    for _ in range(2):  # a resumed run opens its folder again
-        events.log_metrics({f"{name}/loss": 1.0}, 1)
-        events.log_entry(f"setup/{name}", [["key", "value"], ["data.path", name]], 0)
-        events.log_entry("samples", [f"a sample of {name}"], 1)
-        events.log_entry(f"zoom/{name}", PNG, 1)
-        events.log_comparison({"data.path": name, name: 2}, ["data.path", name], [])
-        events.finalize("success")
-
-    # TensorBoard's own reader needs a path in UTF-8 too.
-    folder = folder.rename(tmp_path / "read")
-    read = EventAccumulator(str(folder)).Reload()
-    escaped = "caf\\udce9"
-    assert f"{escaped}/loss" in read.Tags()["scalars"]
-    assert f"zoom/{escaped}" in read.Tags()["images"]
-    table, *_ = read.Tensors(f"setup/{escaped}/text_summary")
-    assert "udce9" in table.tensor_proto.string_val[0].decode()
-
-
 def log_all(loggers, steps, *, start):
     """Log what a run logs in these steps, as start number `start`."""
     for logger in loggers:

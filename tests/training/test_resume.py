@@ -1,6 +1,5 @@
 """N steps without interruption equal N steps with any number of kills and resumes, bit for bit."""
 
-import math
 import shutil
 import signal
 
@@ -175,20 +174,6 @@ def test_kills_and_resumes_change_no_bit_when_compiled(train, tmp_path):
     torch.compiler.reset()  # as in a new process
     assert killed.go()
     assert_same(straight, killed)
-
-
-@pytest.mark.slow
-def test_a_resume_at_every_single_step_changes_no_bit(train, tmp_path):
-    options = {"kind": "modern", "max_steps": STEPS, "dropout": 0.3, "val_every_steps": 4}
-    straight = Run(train, tmp_path / "straight", save_every=1, **options)
-    assert straight.go()
-    killed = Run(train, tmp_path / "killed", save_every=1, **options)
-    for _ in range(STEPS - 1):  # killed in the step after the saved step
-        assert not killed.go(KillAfter(2))
-    assert killed.go()
-
-    assert_same(straight, killed)
-    assert math.isfinite(straight.seen.points["val/loss", STEPS])
 
 
 @pytest.mark.slow

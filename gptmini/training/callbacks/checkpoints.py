@@ -40,14 +40,9 @@ class AtomicCheckpointIO(TorchCheckpointIO):
 
 
 class RunCheckpoints(L.Callback):
-    """A callback that saves last.ckpt and best.ckpt.
+    """A callback that saves last.ckpt every every_steps steps and at the end, and best.ckpt at each lowest loss.
 
-    It saves last.ckpt every every_steps steps and when the run ends. It saves best.ckpt after each validation with a
-    new lowest validation loss. A checkpoint is written after the validation of its step and after the events of its
-    step have been flushed.
-
-    Args:
-        every_steps: number of optimizer steps between two saves of last.ckpt.
+    A checkpoint is written after the validation of its step and after the events of its step have been flushed.
     """
 
     @validate_call(config=STRICT)
@@ -57,7 +52,7 @@ class RunCheckpoints(L.Callback):
         self._last_step: int | None = None  # step of the latest last.ckpt that this process saved
 
     def state_dict(self) -> dict:
-        """Return the best validation. A resumed run restores it."""
+        """Return the best validation."""
         return {"best": None if self.best is None else asdict(self.best)}
 
     def load_state_dict(self, state: dict) -> None:

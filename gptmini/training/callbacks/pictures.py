@@ -24,9 +24,7 @@ Numbers = Annotated[list[int], Field(min_length=1)]
 
 
 class Pictures(L.Callback):
-    """A callback that draws attention at every validation.
-
-    Every RunLogger receives the image. If the run has no RunLogger, this callback does not draw it.
+    """A callback that draws attention at every validation, for every RunLogger of the run.
 
     Args:
         layers, heads: the layers and the heads whose attention is drawn; None for all layers or all heads.

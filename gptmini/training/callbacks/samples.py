@@ -23,12 +23,7 @@ class Samples(L.Callback):
 
     Every RunLogger receives the samples. The attribute 'texts' keeps the samples until the next validation.
 
-    Args:
-        prompts: texts that the model continues. Each prompt gets one sample. An empty prompt starts a new document.
-        seed: seed of the random numbers. Any integer is allowed.
-        max_new_tokens: number of tokens per sample.
-        temperature, top_k, top_p, min_p, repetition_penalty: see the class Rules. Rules also checks the ranges of these
-            values.
+    Each prompt gets one sample. The class Rules describes and checks the other arguments.
     """
 
     @validate_call(config=STRICT)
@@ -68,9 +63,8 @@ class Samples(L.Callback):
                 ) from None
 
     def setup(self, trainer: L.Trainer, pl_module: GPTModule, stage: str) -> None:
-        """Load the tokenizer of the run. Raise UserError if the tokenizer cannot encode a prompt."""
+        """Load the tokenizer of the run, and the first question of its chats."""
         self.tokenizer = from_dict(pl_module.store.tokenizer_state)
-        self.check(self.tokenizer)
         self.question: list[int] = []
         if "" in self.prompts:
             questions = (first_question(chats) for chats in pl_module.store.chats)

@@ -19,9 +19,8 @@ from gptmini.training.module import GPTModule
 class Scalars(L.Callback):
     """A callback that logs loss, gradients, weights and speed of some optimizer steps, and the loss of each validation.
 
-    The callback logs the first step, each step before a validation, and each multiple of every_steps. It measures the
-    updates of the weights and the time of each part of a step only in logged steps. train/loss and weights/clipped are
-    means over all steps since the last logged step. work/tokens_per_second is the speed since the last logged step.
+    The callback logs the first step, each step before a validation, and each multiple of every_steps. train/loss and
+    weights/clipped are means, and work/tokens_per_second is the speed, over all steps since the last logged step.
 
     Args:
         every_steps: number of optimizer steps between two points of a curve.
@@ -44,10 +43,7 @@ class Scalars(L.Callback):
         self._start_interval()
 
     def state_dict(self) -> dict:
-        """Return the sums since the last logged step, and the latest point of train/loss.
-
-        A resumed run restores these values. All ranks have the same values.
-        """
+        """Return the sums since the last logged step, and the latest point of train/loss. All ranks have the same."""
         return {
             "loss": float(self._losses),
             "steps": int(self._steps),

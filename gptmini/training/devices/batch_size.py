@@ -27,12 +27,10 @@ USABLE_SHARE = 0.9
 def choose_batch_size(model: GPT, trainer: TrainerSettings, hardware: Hardware) -> int:
     """Return the number of sequences per device and micro-step. Choose it if trainer.batch_size is 'auto'.
 
-    Each device gets the same number of sequences of the global batch. The result is a divisor of this number. On a CUDA
-    GPU, this function runs micro-steps to find the largest divisor that fits into memory. On other devices, the result
+    The result divides the sequences of the global batch that each device gets. On a CUDA GPU, this function runs
+    micro-steps of a copy of the model to find the largest divisor that fits into memory. On other devices, the result
     is the largest divisor that gives micro-steps of at most CPU_TOKENS tokens. Larger micro-steps are not faster on a
     CPU and need more memory.
-
-    The argument model is the model to train, on the CPU. This function uses a copy of the model.
 
     Raises UserError if global_batch_size is not a multiple of the number of devices.
     """
@@ -67,16 +65,11 @@ def choose_batch_size(model: GPT, trainer: TrainerSettings, hardware: Hardware) 
 
 
 def largest_fitting(sizes: Sequence[int], peak: Callable[[int], float], budget: int) -> int:
-    """Return the largest batch size whose peak memory is not larger than the budget. Return 1 if no size fits.
+    """Return the largest batch size whose peak memory, in bytes, is within the budget. Return 1 if no size fits.
 
     Memory grows linearly with the batch size. So the measured peaks of the sizes 1 and 2 give an estimate for larger
-    sizes: estimate = peak(1) + (size - 1) * (peak(2) - peak(1)). If the estimate of a size is small enough, this
-    function measures the peak of this size, too. So the peak of the returned size has been measured.
-
-    Args:
-        sizes: candidates in descending order. The last candidate is 1.
-        peak: a function that returns the peak memory of a size in bytes, or infinity if the GPU runs out of memory.
-        budget: number of bytes that a micro-step may use.
+    sizes: estimate = peak(1) + (size - 1) * (peak(2) - peak(1)). The peak of the returned size is measured, too. The
+    sizes are in descending order and end with 1.
     """
     if sizes[0] == 1:
         return 1
@@ -90,10 +83,9 @@ def largest_fitting(sizes: Sequence[int], peak: Callable[[int], float], budget: 
 
 
 def peak_bytes(model: GPT, batch_size: int, *, precision: str, compile: bool) -> float:
-    """Return the peak memory of training micro-steps in bytes, or infinity if the GPU of the model runs out of memory.
+    """Return the peak memory of training micro-steps in bytes, or infinity if the GPU runs out of memory.
 
-    The micro-steps run without compilation. If compile is true, the result includes an estimate of the additional
-    memory that compiled code needs.
+    The micro-steps run without compilation. If compile is true, add an estimate for compiled code.
     """
     gpu = model.embedding.weight.device
     tokens = torch.zeros(batch_size, model.config.context_length, dtype=torch.int64, device=gpu)

@@ -53,12 +53,8 @@ def shard(model: GPT, mesh: DeviceMesh, *, precision: str, compile: bool) -> Non
     they are freed afterwards. The weights of the embeddings, the last norm and the unembedding stay gathered during a
     forward and backward pass.
 
-    Args:
-        model: a full model on the CPU. All processes must have the same model.
-        mesh: a mesh with one dimension.
-        precision: 'fp32', 'bf16' or 'bf16_stream'. With 'fp32', everything is in float32. With the other precisions,
-            weights are gathered and used in bfloat16, and gradients are reduced in float32.
-        compile: whether to compile each block.
+    The model is on the CPU and equal in all processes. The mesh has one dimension. Unless the precision is 'fp32',
+    weights are gathered and used in bfloat16, and gradients are reduced in float32.
     """
     if is_sharded(model):
         return
@@ -119,10 +115,9 @@ def gathered(tensor: Tensor) -> Tensor:
 
 
 def gather_on_first(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Gather sharded tensors one after the other on the CPU of the first process. Collective.
+    """Gather sharded tensors one after the other on the CPU of the first process only. Collective.
 
-    Tensors that are not sharded are returned unchanged. On all processes except the first process, the result does not
-    contain the sharded tensors.
+    Tensors that are not sharded are returned unchanged.
     """
     kept = {}
     for name, tensor in tensors.items():
@@ -136,10 +131,9 @@ def gather_on_first(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def shard_like(tensor: Tensor, parameter: Tensor) -> Tensor:
-    """Return the shard of a full tensor that belongs to this process. The tensor is sharded like the parameter.
+    """Return this process' shard of a full tensor that is sharded like the parameter.
 
-    Return the full tensor if the parameter is not sharded. Also return the full tensor if the tensor and the parameter
-    have different shapes. For example, a step count is a scalar.
+    Return the full tensor if the parameter is not sharded or has another shape. For example, a step count is a scalar.
     """
     if not isinstance(parameter, DTensor) or tensor.shape != parameter.shape:
         return tensor
@@ -174,10 +168,9 @@ def full_norms(model: GPT, norms: Tensor) -> Tensor:
 
 
 def full_model(model: GPT, *, keep: bool) -> GPT | None:
-    """Return the full model if keep is true, otherwise None. Collective.
+    """Return the full model, or a full copy of a sharded model, if keep is true. Otherwise return None. Collective.
 
-    If the model is sharded, the result is a full copy on the same device. If a sharded model has more than GATHERED
-    parameters, the result is None.
+    If a sharded model has more than GATHERED parameters, the result is None.
     """
     if not is_sharded(model):
         return model if keep else None

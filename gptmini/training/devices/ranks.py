@@ -70,11 +70,7 @@ class Ranks:
         self._store = _open_store(world) if world.size > 1 else None
 
     def __enter__(self) -> "Ranks":
-        """On the first rank, wait until all other ranks have connected.
-
-        After they have connected, the other ranks notice if the first rank fails.
-        Raises UserError if a rank does not connect.
-        """
+        """On the first rank, wait until all other ranks have connected. Then they notice if the first rank fails."""
         if self._store is not None:
             self._meet(self._store, "here")
         return self
@@ -83,10 +79,8 @@ class Ranks:
         """Wait for the other ranks, and leave torch's process group. Do nothing if an error ends this rank.
 
         The launcher may end all ranks when any rank exits. So all ranks wait until rank 0 has saved its checkpoint,
-        written how the run ended, and requeued its job. Rank 0 may keep the store, so it waits for all other ranks. If
-        a rank has waited for rank 0 longer than trainer.timeout, it stops waiting.
-
-        Raises UserError if a rank does not arrive.
+        written how the run ended, and requeued its job, but at most trainer.timeout seconds. Rank 0 may keep the store,
+        so it waits for all other ranks.
         """
         if self._store is None or kind is not None or not self.leave_together:
             return

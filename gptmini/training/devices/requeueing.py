@@ -10,11 +10,7 @@ PATIENCE = 60  # maximum number of seconds to wait for the command scontrol
 
 
 def requeue(stopped_by: str | None) -> str:
-    """Requeue this job, and return a line about the result.
-
-    The argument stopped_by is the name of the signal that stopped the run, or "the time limit". It is None if nothing
-    stopped the run.
-    """
+    """Requeue this job if a signal of the time limit stopped the run, and return a line about the result."""
     job = os.environ.get("SLURM_JOB_ID")
     if job is None:
         return "not requeued: this is not a Slurm job"

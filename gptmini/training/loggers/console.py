@@ -57,17 +57,14 @@ class BrokenPipeConsole(Console):
 
 
 class ConsoleLogger(Logger):
-    """A logger that shows a progress bar on a terminal, and prints plain lines elsewhere.
-
-    It also writes every line to train.log.
+    """A logger that shows a progress bar on a terminal, and prints plain lines elsewhere and to log_file.
 
     Args:
         console: the console of the user.
         log_file: a console that writes to train.log.
         max_steps: number of the last optimizer step of the run.
         lines: for a resumed run, the lines of metrics.jsonl up to the step at which the run resumes.
-        validation_due: a function that returns whether a validation follows a step. If a validation follows, only the
-            validation prints a line for the step.
+        validation_due: returns whether a validation follows a step. Then only the validation prints a line.
     """
 
     def __init__(
@@ -111,10 +108,7 @@ class ConsoleLogger(Logger):
 
     @rank_zero_only
     def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
-        """Show the latest loss, the validation loss or the speed, and the time left. metrics maps tags to scalars.
-
-        Ignore scalars without a step. The callback of a user may log scalars without a step.
-        """
+        """Show the latest loss, the validation loss or the speed, and the time left. Ignore scalars without a step."""
         if step is None:
             return
 
@@ -173,10 +167,7 @@ class ConsoleLogger(Logger):
                 console.print(shown, markup=False, highlight=False, emoji=False)
 
     def final_table(self) -> list[str]:
-        """Return the lines of a table of validations. The table includes the last and the best validation.
-
-        A line has at most 71 characters. The list is empty if the run has no validation.
-        """
+        """Return the lines, of at most 71 characters, of a table of validations, among them the last and the best."""
         if not self.validations:
             return []
 

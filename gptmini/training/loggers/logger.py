@@ -26,13 +26,8 @@ Entries = Mapping[str, Any]
 class RunLogger(Logger):
     """A logger that also accepts samples, tables and images, and that writes directly into a run's folder.
 
-    Subclasses implement write() and flush(). Loggers of other libraries get only scalars, because their methods may
-    have the same names but different arguments. An example is log_image of Weights & Biases.
-
-    Args:
-        save_dir: the run folder.
-        on_error: a function that receives the first OSError. Afterwards, the run continues. If on_error is None, every
-            OSError is raised. The attribute on_error may be set later.
+    Subclasses implement write() and flush(). The function on_error receives the first OSError, and the run continues.
+    If on_error is None, every OSError is raised.
     """
 
     def __init__(
@@ -93,12 +88,12 @@ class RunLogger(Logger):
 
     @property
     def name(self) -> str:
-        """An empty string, because the logger has no folder of its own in save_dir."""
+        """An empty string, so that files are directly in the run folder."""
         return ""
 
     @property
     def version(self) -> str:
-        """An empty string, because the logger has no folder of its own in save_dir."""
+        """An empty string, so that files are directly in the run folder."""
         return ""
 
     def log_hyperparams(self, *args: object, **kwargs: object) -> None:

@@ -30,8 +30,7 @@ LARGEST_NUMBER = 2**53
 class EventLogger(RunLogger):
     """A logger that writes TensorBoard events directly into the run folder.
 
-    After a disk error, this logger stops writing events. metrics.jsonl still gets all values. A resumed run rewrites
-    all events from metrics.jsonl.
+    After a disk error, it stops writing events. A resumed run rewrites all events from metrics.jsonl.
     """
 
     _writer: FileWriter | None = None  # the first event opens it
@@ -86,13 +85,7 @@ class EventLogger(RunLogger):
     def log_comparison(
         self, values: dict[str, object], changed: Sequence[str], others: Sequence[str]
     ) -> None:
-        """Add the run to TensorBoard's HParams page.
-
-        Args:
-            values: maps the dotted keys of the configuration to the values of the run.
-            changed: keys that the user changed. They are the first columns of the page.
-            others: keys of all other columns.
-        """
+        """Add the run, with values by dotted key, to TensorBoard's HParams page. The changed keys are first."""
         plain = {encodable(key): _hparams_value(value) for key, value in values.items()}
         columns = [encodable(key) for key in changed]
         for summary in _hparams_summaries(plain, columns, others):
