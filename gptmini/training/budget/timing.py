@@ -46,12 +46,11 @@ def measure_step(
 
         seconds = (n_micro_steps - 1) * first + last
 
+    The model is moved to the device and trained on random tokens; discard the model afterwards.
+
     Args:
-        model: the model. It is moved to the device and trained on random tokens; discard the model afterwards.
         compute_loss: a function that returns the loss of a micro-step from its tokens and targets, (B, T) each.
-        optimizer: the optimizer of the model.
         trainer: the settings; batch_size must be a number.
-        hardware: the device and the precision of the run.
         seconds: how long to measure. At least one step is measured.
         is_compiled: whether compute_loss is compiled. Its code only suits micro-steps of batch_size sequences.
     """

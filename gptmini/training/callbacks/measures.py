@@ -64,9 +64,8 @@ class StepTimes:
 def weights_by_kind(model: GPT) -> dict[str, list[Tensor]]:
     """Group the weights of a model by the kind of layer. Leave out the padding of the vocabulary.
 
-    Returns a dict that maps each kind to detached views of its weights. The kinds are embedding, attention, mlp,
-    unembedding, norm and smear. The dict does not contain kinds that the model does not have. Under FSDP2, the views
-    are the shards of this device.
+    Returns detached views by kind: embedding, attention, mlp, unembedding, norm and smear, if the model has them. Under
+    FSDP2, the views are the shards of this device.
     """
     kinds: dict[str, list[Tensor]] = {}
     for name, weight in model.named_parameters():
@@ -80,11 +79,7 @@ def weights_by_kind(model: GPT) -> dict[str, list[Tensor]]:
 
 
 def norms(tensors: dict[str, list[Tensor]], model: GPT) -> dict[str, float]:
-    """Return a dict that maps each name to the norm of its list of tensors.
-
-    The argument tensors has the same form as the result of weights_by_kind. If the tensors are shards, the result has
-    the norms of the full tensors. Every process must call this function.
-    """
+    """Return the norm of each list of tensors by its name, of full tensors also if they are shards. Collective."""
     names = list(tensors)
     of_each = torch.stack([get_total_norm(tensors[name]) for name in names])  # (n,)
     of_whole = distributed.full_norms(model, of_each)  # (n,)

@@ -17,9 +17,7 @@ BITS = "val/bits_per_byte"  # comparable even if the runs have different tokens
 class Pruning(L.Callback):
     """A callback that compares each validation of a run with the finished runs in the same parent folder.
 
-    Args:
-        startup: number of finished runs required before a run may be pruned.
-        warmup: optimizer steps of a run before it may be pruned.
+    A run may be pruned after `warmup` optimizer steps, if at least `startup` runs have finished.
     """
 
     @validate_call(config=STRICT)

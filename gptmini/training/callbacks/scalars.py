@@ -22,10 +22,8 @@ class Scalars(L.Callback):
     The callback logs the first step, each step before a validation, and each multiple of every_steps. train/loss and
     weights/clipped are means, and work/tokens_per_second is the speed, over all steps since the last logged step.
 
-    Args:
-        every_steps: number of optimizer steps between two points of a curve.
-        peak_tflops: peak speed of one device in 10^12 operations per second. work/mfu uses this number. None: use the
-            number that the vendor of the device publishes.
+    For work/mfu, peak_tflops is the peak speed of one device in 10^12 operations per second, or None for the number of
+    its vendor.
     """
 
     @validate_call(config=STRICT)

@@ -134,12 +134,8 @@ class Ranks:
 
         Every rank must call this method. gptmini joins the group itself, because Lightning would use torch's default.
         After torchrun has restarted the ranks, the default would read the addresses of dead ranks from the store of
-        torchrun (torch 2.13).
-
-        Args:
-            device: cpu or cuda.
-            seconds: maximum number of seconds to wait for another rank, in this method and in every collective.
-            folder: the run folder. If a rank hangs, NCCL writes its dumps into this folder.
+        torchrun (torch 2.13). A rank waits at most this many seconds for another rank, here and in every collective. If
+        a rank hangs, NCCL writes its dumps into the run folder.
         """
         if self._store is None:
             return
