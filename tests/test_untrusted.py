@@ -4,6 +4,7 @@ import json
 import os
 import pickle
 import resource
+import shutil
 import zipfile
 from collections import OrderedDict
 from pathlib import Path
@@ -83,8 +84,6 @@ def test_pickled_code_is_refused_and_leaves_no_trace(path, tmp_path):
         read_pickle(path)
     assert not trace.exists()
 
-
-def test_a_pickle_of_plain_values_is_read(path):
     values = {"itos": {0: "a", 1: "\u00e9"}, "more": [1.5, (None, b"x"), {True}]}
     path.write_bytes(pickle.dumps(values))
     assert read_pickle(path) == values
@@ -117,8 +116,16 @@ def many_times(value, times, depth):
     return value
 
 
-@pytest.mark.parametrize("values", [many_times("x" * 1000, 1000, 1), many_times("x", 9, 30)])
+SHARED = torch.zeros(1000)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [many_times("x" * 1000, 1000, 1), many_times("x", 9, 30), dict.fromkeys("abcdefghij", SHARED)],
+)
 def test_values_named_many_times_are_refused_before_they_take_memory(path, values):
+    torch.save({"embedding": SHARED, "unembedding": SHARED}, path)  # a tied weight has two names
+    assert set(read_tensors(path)) == {"embedding", "unembedding"}
     torch.save({"ranks": values}, path)
     assert path.stat().st_size < 20_000
     with pytest.raises(UserError, match=r"the same values .* [\d,]+ bytes"):
@@ -139,16 +146,6 @@ def test_an_entry_that_torch_does_not_write_is_refused(path, compression, attrib
             info.external_attr = attributes
             archive.writestr(info, content)
     with pytest.raises(UserError, match="torch does not write"):
-        read_tensors(path)
-
-
-def test_a_tensor_may_have_two_names_and_no_more(path):
-    shared = torch.zeros(1000)
-    torch.save({"embedding": shared, "unembedding": shared}, path)
-    assert set(read_tensors(path)) == {"embedding", "unembedding"}
-    torch.save({str(i): shared for i in range(20)}, path)
-    assert path.stat().st_size < 8_000
-    with pytest.raises(UserError, match=r"the same values .* [\d,]+ bytes"):
         read_tensors(path)
 
 
@@ -178,6 +175,7 @@ def test_a_pickle_that_claims_a_large_number_takes_no_memory(path, content, said
         ([0, 8], [1 << 40]),  # more numbers than bytes
         ([0, 1 << 40], [1 << 38]),  # more bytes than the file has
         ([0, 4], [1]),  # fewer
+        ([0, 8], ["\n"]),  # the line break must not reach the message
     ],
 )
 def test_safetensors_whose_header_does_not_fit_the_file_are_refused(path, offsets, shape):
@@ -185,15 +183,8 @@ def test_safetensors_whose_header_does_not_fit_the_file_are_refused(path, offset
     for tensors in ({"a": {"dtype": "F32", "shape": shape, "data_offsets": offsets}}, twice):
         header = json.dumps(tensors).encode()
         path.write_bytes(len(header).to_bytes(8, "little") + header + bytes(8))
-        with pytest.raises(UserError, match=r"file is not a complete safetensors file \("):
+        with pytest.raises(UserError, match=r"\A.*file is not a complete safetensors .*\(.*\)\Z"):
             read_safetensors(path)
-
-
-def test_a_line_break_in_the_header_of_safetensors_leaves_the_refusal_in_one_line(path):
-    header = json.dumps({"a": {"dtype": "F\n32", "shape": [2], "data_offsets": [0, 8]}}).encode()
-    path.write_bytes(len(header).to_bytes(8, "little") + header + bytes(8))
-    with pytest.raises(UserError, match=r"\A.*file .*safetensors file .*F 32.*\Z"):
-        read_safetensors(path)
 
 
 READERS = [read_tensors, read_safetensors, read_text, read_json, read_yaml, read_pickle]
@@ -269,15 +260,6 @@ def test_yaml_that_is_not_plain_is_refused_in_one_line(tmp_path, monkeypatch, pa
     assert not Path("ran").exists()
 
 
-def test_a_folder_of_files_and_folders_is_plain_and_weights_and_biases_may_link(tmp_path):
-    (tmp_path / "checkpoints" / ".hidden").mkdir(parents=True)
-    (tmp_path / "checkpoints" / "last.ckpt").touch()
-    (tmp_path / "wandb" / "run-1").mkdir(parents=True)
-    (tmp_path / "wandb" / "latest-run").symlink_to("run-1")
-    (tmp_path / "wandb" / "run-1" / "debug.log").symlink_to("/tmp")
-    check_plain_folder(tmp_path)
-
-
 @pytest.mark.parametrize(
     ("place", "kind"),
     [
@@ -289,11 +271,19 @@ def test_a_folder_of_files_and_folders_is_plain_and_weights_and_biases_may_link(
     ],
 )
 def test_a_folder_with_a_link_or_a_pipe_is_refused(tmp_path, place, kind):
-    odd = tmp_path / "run" / place
-    odd.parent.mkdir(parents=True)
+    run = tmp_path / "run"
+    (run / "wandb" / "run-1").mkdir(parents=True)
+    # Weights & Biases may link.
+    (run / "wandb" / "latest-run").symlink_to("run-1")
+    (run / "wandb" / "run-1" / "debug.log").symlink_to("/tmp")
+    if place == "wandb":
+        shutil.rmtree(run / place)
+    check_plain_folder(run)
+    odd = run / place
+    odd.parent.mkdir(parents=True, exist_ok=True)
     if kind == "pipe":
         os.mkfifo(odd)
     else:
         odd.symlink_to(tmp_path)
     with pytest.raises(UserError, match=f"{place} must be a regular file or a folder"):
-        check_plain_folder(tmp_path / "run")
+        check_plain_folder(run)

@@ -428,21 +428,6 @@ def test_a_disk_without_locks_is_named_and_gets_no_run(
     assert not Path("runs").exists()
 
 
-@pytest.mark.parametrize("command", ["prepare", "train"])
-def test_memory_that_a_text_takes_is_told_with_what_a_text_needs_less_of(
-    script, short, prepared, monkeypatch, command
-):
-    def fail(*arguments, **keywords):
-        raise MemoryError
-
-    monkeypatch.setattr("gptmini.data.prepare", fail)
-    result = script(command, *(prepared if command == "prepare" else short))
-    assert result.code == 1
-    assert "num_workers" in result.err
-    assert "batch_size" not in result.err
-    assert result.err.count("\n") == 1
-
-
 @pytest.mark.skipif(not FULL.exists(), reason="only Linux has /dev/full")
 def test_a_full_disk_behind_stdout_is_told(tmp_path):
     command = [sys.executable, "-m", "gptmini", "--help"]

@@ -151,10 +151,16 @@ NAMES = [
     (["data=hub", "data.dataset=roneneldan/TinyStories"], "TinyStories"),
     (["data=mixture", "data.sources={a: {path: my.txt, weight: 1}}"], "mixture"),
     (["data=text", "data.path=my.txt", "name=mine"], "mine"),
+    # A run may not have these names.
+    (["latest.txt"], "text"),
+    (["a\\b.txt"], "a-b"),
+    (["data=hub", "data.dataset=.."], "text"),
 ]
 
 
 @pytest.mark.parametrize(("overrides", "name"), NAMES)
-def test_a_run_is_named_by_its_experiment_else_by_its_text(script, overrides, name):
+def test_a_run_is_named_by_its_experiment_else_by_its_text(script, tmp_path, overrides, name):
+    for file in ("latest.txt", "a\\b.txt"):
+        (tmp_path / file).write_text("A text.")
     shown = script("train", "--cfg", "job", *overrides)
     assert f"\nname: {name}\n" in shown.out, shown.err

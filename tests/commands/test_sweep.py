@@ -73,15 +73,6 @@ def test_every_combination_is_trained_and_the_best_is_told(sweep, script):
     assert "started" not in again.out
 
 
-def test_a_trial_that_fails_is_told_and_the_others_go_on(sweep):
-    result = sweep("optimizer.lr=9,0.01")
-    assert result.code == 1
-    assert states() == ["failed", "done"]
-    assert "failed   trial 0: 10 steps in a row" in result.out
-    assert "failed   1 of 2" in result.out
-    assert rows()[0]["reason"].startswith("10 steps in a row")
-
-
 def test_numbers_of_an_interval_are_drawn_and_more_may_follow(sweep):
     drawn = ("optimizer.lr=tag(log,interval(0.001,0.1))", "sweep.sampler=random")
     result = sweep(*drawn, "sweep.trials=3", "--jobs", "3")

@@ -46,20 +46,6 @@ def test_the_texts_of_a_command_line_are_the_value_of_data_path(script, command,
     assert shown["seed"] == (2 if "seed=2" in words else 1)
 
 
-@pytest.mark.parametrize(
-    ("words", "name"),
-    [
-        (["latest.txt"], "text"),
-        (["a\\b.txt"], "a-b"),
-        (["data=hub", "data.dataset=.."], "text"),
-    ],
-)
-def test_a_run_is_named_after_its_text_if_a_run_may_have_this_name(folder, script, words, name):
-    for file in ("latest.txt", "a\\b.txt"):
-        (folder / file).write_text("A text.")
-    assert yaml.safe_load(script("train", *words, "--cfg", "job").out)["name"] == name
-
-
 @pytest.mark.usefixtures("folder")
 def test_a_text_replaces_the_text_of_an_experiment(script):
     experiment = "experiment=shakespeare_char_cpu"

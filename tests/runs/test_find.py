@@ -34,10 +34,18 @@ def runs(tmp_path, monkeypatch):
     link_latest(Path("runs"), OTHER)
 
 
-@pytest.mark.parametrize("given", [NEWEST, NEWEST / "checkpoints" / "last.ckpt", Path("runs/demo")])
-def test_a_run_is_found_by_folder_by_checkpoint_and_as_the_newest_of_its_name(given):
-    assert find_run(given) == find_run(given.absolute()) == NEWEST
-    assert find_checkpoint(given) == NEWEST / "checkpoints" / "last.ckpt"
+@pytest.mark.parametrize(
+    ("given", "run"),
+    [
+        (NEWEST, NEWEST),
+        (NEWEST / "checkpoints" / "last.ckpt", NEWEST),
+        (Path("runs/demo"), NEWEST),
+        (Path("runs/latest"), OTHER),
+    ],
+)
+def test_a_run_is_found_by_folder_by_checkpoint_by_name_and_by_latest(given, run):
+    assert find_run(given) == find_run(given.absolute()) == run
+    assert find_checkpoint(given).samefile(run / "checkpoints" / "last.ckpt")
 
 
 def test_weights_are_those_of_the_newest_run_that_has_a_checkpoint():
@@ -50,12 +58,6 @@ def test_weights_are_those_of_the_newest_run_that_has_a_checkpoint():
         (run / "checkpoints" / "last.ckpt").unlink()
     with pytest.raises(UserError, match=rf"^{NEWEST} has no checkpoint .*checkpoints/best.ckpt"):
         find_checkpoint("runs/demo")
-
-
-def test_a_run_is_found_by_latest():
-    assert find_run("runs/latest") == OTHER
-    assert find_runs("runs/latest") == [OTHER]
-    assert find_checkpoint("runs/latest").samefile(OTHER / "checkpoints" / "last.ckpt")
 
 
 def test_a_run_is_found_from_inside_its_own_folder_and_that_of_its_name(monkeypatch):
@@ -78,6 +80,11 @@ def test_a_folder_of_runs_holds_them_in_the_order_in_which_they_began():
     os.utime(renamed / "config.yaml", (4_000_000_000, 4_000_000_000))
     assert find_run("runs/demo") == renamed
 
+    # A run may lie beside those of a name.
+    own = renamed.rename("runs/own")
+    assert find_run("runs/own") == own
+    assert sorted(every_run("runs")) == sorted([*DEMO[1:], OTHER, own])
+
 
 def test_a_run_under_another_name_that_is_resumed_is_not_the_newest():
     began = Identity(begun=f"{TIMES[2]}.5", id="demo")
@@ -87,14 +94,6 @@ def test_a_run_under_another_name_that_is_resumed_is_not_the_newest():
         write_config("", folder, [], began._replace(begun=f"2026-11-22_09-00-0{number}.5"))
     names = [run.name for run in find_runs("runs/demo")]
     assert names == [*TIMES[:3], "0", "2", TIMES[3]]
-
-
-def test_a_run_directly_in_the_folder_of_all_runs_is_found_beside_those_of_a_name():
-    own = Path("runs/own")
-    own.mkdir()
-    (own / "config.yaml").write_text("")
-    assert find_run("runs/own") == own
-    assert sorted(every_run("runs")) == sorted([*DEMO, OTHER, own])
 
 
 @pytest.mark.parametrize(

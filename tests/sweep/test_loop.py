@@ -81,12 +81,6 @@ def test_a_killed_run_is_tried_again_but_not_for_ever(tmp_path, capsys):
     assert [(row["state"], row["reason"]) for row in train(tmp_path)] == [("done", "")] * 2
 
 
-def test_a_run_that_ran_out_of_disk_is_tried_again(tmp_path, capsys):
-    full = [sys.executable, "-c", "print('error: No space left on device'); raise SystemExit(1)"]
-    train(tmp_path, full, retries=0)
-    assert "gave up  trial 1: No space left on device" in capsys.readouterr().out
-
-
 @pytest.mark.slow
 def test_a_run_that_finds_its_folder_locked_is_busy_and_has_not_failed(tmp_path):
     """A sweep was killed, and the run that it started locks the folder after another sweep has started its own run."""

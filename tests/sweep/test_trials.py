@@ -3,12 +3,10 @@
 import json
 
 import pytest
-from optuna.distributions import CategoricalDistribution
 
-from gptmini.job.sweep_table import means_of
 from gptmini.runs import RunStatus, locked, write_status
 from gptmini.user_error import UserError
-from pretended_sweep import LISTED, RATE, loop_of, trials_in
+from pretended_sweep import RATE, trials_in
 
 
 def begin(trials, number, loss=None, **status):
@@ -109,34 +107,7 @@ def test_a_run_that_failed_before_it_had_a_folder_has_a_row(tmp_path):
     assert row.texts == trials.values_of(3)
 
 
-def test_a_folder_with_other_values_is_refused_with_the_key(tmp_path):
-    trials_in(tmp_path).describe({"optimizer.lr": "0.01,0.03", "seed": "1"})
-    trials_in(tmp_path).describe({"optimizer.lr": "0.01,0.03", "seed": "1"})
-    for description, message in (
-        ({"optimizer.lr": "0.01,0.04", "seed": "1"}, "optimizer.lr=0.01,0.03, got 0.01,0.04"),
-        ({"optimizer.lr": "0.01,0.03"}, "seed=1, got \\(not given"),
-        (
-            {"optimizer.lr": "0.01,0.03", "seed": "1", "budget": "9s"},
-            r"budget=\(not given\), got 9s",
-        ),
-    ):
-        with pytest.raises(UserError, match=message):
-            trials_in(tmp_path).describe(description)
-
-
 def test_a_sweep_of_the_version_before_is_refused(tmp_path):
     (tmp_path / "journal.log").touch()
     with pytest.raises(UserError, match=r"name=OTHER"):
         trials_in(tmp_path).describe({})
-
-
-def test_seeds_are_taken_together_and_the_best_is_first(tmp_path, capsys):
-    seeds = {"seed": CategoricalDistribution(("1", "2")), "optimizer.lr": LISTED}
-    trials = trials_in(tmp_path, dimensions=seeds)
-    finish_all(trials, lambda texts: float(texts["optimizer.lr"]) + float(texts["seed"]))
-    worst, best = means_of(trials.rows())[::-1]
-    assert best["mean loss"] == pytest.approx(2 * (0.01 + 1.5))
-    assert best["spread"] == pytest.approx(2 * 0.5**0.5)
-    assert (best["seeds"], best["optimizer.lr"], worst["optimizer.lr"]) == (2, "0.01", "0.03")
-    assert loop_of(trials).run() == 0  # prints the table
-    assert capsys.readouterr().out.splitlines()[1].split()[:2] == ["0", "done"]
