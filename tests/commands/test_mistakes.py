@@ -26,15 +26,11 @@ STOP = "_target_: lightning.pytorch.callbacks.EarlyStopping"
 # Arguments of gptmini, and words of the error line: keys, values, options and the right form.
 PROGRAM = [
     ("trian", "trian train"),
-    ("train --multirunn", "--multirunn --multirun"),
     ("train ''", "data.path"),
-    ("prepare ''", "data.path"),
     ("train --no-such-flag", "--no-such-flag --help"),
     ("train --folder=x", "--folder folder=x"),
     ("help ''", "'' train sweep runs"),
-    ("train --experiment smoke", "--experiment experiment=smoke"),
     ("train --optimizer=muon", "--optimizer optimizer=muon"),
-    ("train --max-steps 3", "--max-steps trainer.max_steps=3"),
     ("train --multi seed=1,2", "--multi --multirun"),
     ("train --experimental-rerun x", "--experimental-rerun resume="),
     ("train --config-dir absent", "--config-dir absent"),
@@ -44,8 +40,6 @@ PROGRAM = [
 ]
 KEYS = [
     ("train trainer.max_stepz=4", "trainer.max_stepz trainer.max_steps"),
-    ("train +trainer.max_stepz=4", "trainer.max_stepz trainer.max_steps"),
-    ("train '+trainer={max_stepz: 4}'", "trainer.max_stepz trainer.max_steps"),
     ("train --help trainer.max_stepz", "trainer.max_stepz trainer.max_steps"),
     ("prepare trainer.max_stepz=4", "trainer.max_stepz trainer.max_steps"),
     ("train modle=tiny", "modle model"),
@@ -58,13 +52,10 @@ KEYS = [
     ("train model=tyny", "tyny model=tiny"),
     # Keys that would make Hydra do something else than gptmini.
     ("train hydra.run.dir=out", "hydra.run.dir folder= runs_dir= data_dir="),
-    ("prepare hydra.run.dir=out", "hydra.run.dir"),
-    ("train -m hydra.run.dir=out seed=1,2", "hydra.run.dir"),
     ("train ++model._partial_=true", "model _target_"),
     ("train ++callbacks.samples._args_=[1]", "callbacks.samples"),
 ]
 NOTATION = [
-    ("train data.path=[a, b]", "b] 'key=[a, b]'"),
     ("train trainer.max_steps=[", "trainer.max_steps=["),
     ("train x%=1", "x%="),
     ("train seed=1,2", "seed=1,2 sweep -m"),
@@ -75,11 +66,9 @@ NOTATION = [
     ("train ~trainer.max_stepz", "trainer.max_stepz"),
     ("train +trainer.max_steps=4", "trainer.max_steps=VALUE +"),
     ("train ~logger", "logger=none"),
-    ("train ~data", "data=NAME"),
     ("train model=null", "model=null gpt2 tiny"),
     ("train trainer=5", "trainer=5 default"),
     ("train ~console", "console=VALUE"),
-    ("prepare ~verify", "verify=VALUE"),
 ]
 VALUES = [
     ("train model.dropout=1.5", "model.dropout 1 1.5"),
@@ -88,7 +77,6 @@ VALUES = [
     ("train model.d_model=x model.n_layers=0", "model.d_model 'x' model.n_layers 1 0"),
     ("train num_workers=many", "num_workers 'auto' 'many'"),
     ("train name=a/b", "name 'a/b'"),
-    ("train name=latest", "name latest"),
     ("train optimizer.lr=inf", "optimizer.lr finite inf"),
     ("train optimizer.betas=[0.9,-1e400]", "optimizer.betas finite -inf"),
     ("train freeze=7", "freeze 7"),
@@ -139,7 +127,6 @@ RUNS = [
     ("sample my.txt", "my.txt checkpoint"),
     ("sample my.txt --temperature -1", "temperature 0 -1"),
     ("sample absent --num-samples 0", "--num-samples 1 0"),
-    ("sample absent --num-samples x", "--num-samples 1 x"),
     ("sample my.txt --device gpu", "device=gpu auto"),
     ("sample absent --temprature 1", "--temprature --temperature"),
     ("sample absent --logprobs", "--logprobs --format jsonl"),
@@ -153,7 +140,6 @@ RUNS = [
     ("evaluate a b", "--compare 2"),
     ("evaluate --compare a", "--compare 1"),
     ("evaluate absent --text a --split val", "--split --text"),
-    ("evaluate absent --field body", "--field --text"),
     ("export absent out", "absent runs/latest"),
     ("export absent out --dtype q8_0", "q8_0 .gguf out"),
     ("export absent out.gguf --as gpt2", "--as GGUF"),
@@ -162,7 +148,6 @@ RUNS = [
     ("import ./absent out", "./absent"),
     ("import my.txt out", "my.txt checkpoint"),
     ("import mine out", "mine config.json model.safetensors tokenizer.json"),
-    ("import mine mine", "mine empty"),
     ("import mine/a.safetensors out", "mine/a.safetensors folder"),
     ("import mine out --meta m", "--meta ckpt.pt mine"),
     ("import no-such/model out", "no-such/model"),
@@ -173,9 +158,7 @@ RUNS = [
     ("report a --out mine", "--out mine"),
     ("report --compare a b --csv", "--csv --compare"),
     ("runs absent", "absent train runs_dir="),
-    ("runs sort=loss", "sort=loss --sort"),
     ("runs --sort time", "--sort begun loss time"),
-    ("sample prompt=Hi", "prompt=Hi --prompt"),
     ("sample absent prompt=Hi", "prompt=Hi --prompt"),
     ("sample absent --temperature hot", "--temperature number hot"),
     ("sample absent --prompt Hi --interactive", "--prompt --interactive"),
@@ -185,7 +168,6 @@ RATES = "optimizer.lr=0.01,0.03"
 SWEEPS = [
     ("sweep seed=1", "optimizer.lr=0.01,0.02 sweep=NAME"),
     (f"sweep {RATES} optimizer.lrr=0.1,0.2", "optimizer.lrr optimizer.lr"),
-    ("sweep optimizer.lr=0.1,fast", "optimizer.lr number 'fast'"),
     ("sweep model.n_heads=2,5", "d_model=128 n_heads=5"),
     (f"sweep {RATES} sweep=nope", "sweep default muon_lr nope"),
     (f"sweep {RATES} sweep.trails=3", "sweep.trails sweep.trials"),
@@ -204,16 +186,75 @@ SWEEPS = [
     ("sweep 'optimizer.lr=tag(lgo,interval(0.1,1))'", "optimizer.lr log lgo"),
     (f"sweep {RATES} experiment=smoke data=text data.path=empty.txt", "empty.txt"),
 ]
-MISTAKES = [*PROGRAM, *KEYS, *NOTATION, *VALUES, *PARTS, *PLACES, *RUNS, *SWEEPS]
+SLIPS = [
+    # Keys as options.
+    ("train --lr 0.1", "optimizer.lr=0.1"),
+    ("train --epoch 3", "epochs=3"),
+    ("train --steps 100", "trainer.max_steps=100"),
+    ("train --gpu", "trainer.device=cuda"),
+    ("train --sweep 3", "--sweep --help"),
+    ("train -n 100", "-n --help"),
+    ("prepare my.txt --dry-run", "--dry-run"),
+    ("train --data my.txt", "data=text data.path=my.txt"),
+    ("sweep --jobs 2 --learning-rate 0.1,0.2", "optimizer.lr=0.1,0.2"),
+    # Keys by another name.
+    ("train epoch=3", "epochs"),
+    ("train lr=0.1", "optimizer.lr"),
+    ("train block_size=64", "model.context_length"),
+    ("train trainer.lr=0.1", "optimizer.lr"),
+    ("train trainer.epochs=2", "mean epochs?"),
+    ("train my.txt wandb_log=True", "logger=wandb"),
+    ("train my.txt --early-stopping", "callbacks=early_stopping"),
+    # Texts and runs.
+    ("train data=dna.txt", "data.path=dna.txt"),
+    ("my.txt", "gptmini train my.txt"),
+    ("train my.tx", "my.txt"),
+    ("train my file.txt", "'my' spaces"),
+    ("train my.txt data=pydoc", "my.txt data=pydoc"),
+    ("train my.txt data.path=dna.txt", "my.txt data.path=dna.txt"),
+    ("train program", "program UTF-8 0x00 data.encoding"),
+    ("sample", "runs/latest"),
+    ("train tokenizr.path=x", "tokenizr.path tokenizer.path"),
+    # Options of groups.
+    ("train tiny", "model=tiny"),
+    ("train optimizer=adam", "optimizer=adamw"),
+    ("train model", "model=NAME"),
+    ("train experiment=wide", "experiment/wide.yaml --config-dir"),
+    # Spaces, and values.
+    ("train data.path = my.txt", "data.path = my.txt KEY=VALUE"),
+    ("train 'name = my run'", "'name=my run'"),
+    ("train seed =3", "seed =3 KEY=VALUE"),
+    ("prepare tokenizer.vocab_size= 300", "tokenizer.vocab_size= 300 KEY=VALUE"),
+    ("train my.txt freeze=[embedding, norm]", "norm] 'key=[a, b]'"),
+    ("train epochs=2 budget=10m", "epochs= budget="),
+    ("sweep epochs=2 trainer.max_steps=4,5", "epochs= trainer.max_steps="),
+]
+OF_A_RUN = [
+    ("train --resume runs/dna", "resume=runs/dna"),
+    ("train runs/dna/1", "resume=runs/dna/1 init_from=runs/dna/1"),
+    ("sample dna", "runs/dna"),
+    ("train resume=runs/dba", "runs/dna"),
+    ("sample runs/dna Hi", "--prompt Hi"),
+    ("sample runs/dna 'Once upon' a --seed 3", "--prompt 'Once upon a'"),
+    ("chat runs/dna 'Who is it?'", "echo 'Who is it?' | gptmini chat"),
+    ("chat runs/dna --ra", "--ra --raw"),
+    ("sample runs/dna --temp 0", "--temp --temperature"),
+    ("export runs/dna model.onnx", ".onnx .gguf model.onnx"),
+]
+MISTAKES = [*PROGRAM, *KEYS, *NOTATION, *VALUES, *PARTS, *PLACES, *RUNS, *SWEEPS, *SLIPS]
 
 
 @pytest.fixture
 def refused(script, tmp_path, monkeypatch, capsys):
-    """The error line of a command line. script has written my.txt into the working folder."""
+    """The error line of a command line. The working folder has texts and, if `runs` is there already, a run."""
     (tmp_path / "empty.txt").touch()
     (tmp_path / "letter.txt").write_text("a")
     (tmp_path / "latin.txt").write_bytes("café".encode("latin-1") * 99)
     (tmp_path / "short.txt").write_text("x" * 40)
+    for name in ("dna.txt", "my file.txt"):
+        (tmp_path / name).write_text("acgt" * 100)
+    # The first bytes of a Linux program.
+    (tmp_path / "program").write_bytes(b"\x7fELF\x02\x01\x01" + bytes(9) + b"\x03\x00\x3e\x00\x01")
     (tmp_path / "bad.jsonl").write_text('{"prompt": "a"}\n{"prompt": \n')
     (tmp_path / "list.jsonl").write_text('["a"]\n')
     (tmp_path / "odd_callback.py").write_text(
@@ -261,6 +302,28 @@ def test_a_mistake_is_one_line(refused, typed, words):
     if typed.startswith("sweep"):
         pytest.importorskip("optuna")
     assert_names(refused(typed), words)
+
+
+@pytest.fixture
+def a_run(script, tmp_path):
+    """Make the run runs/dna/1."""
+    (tmp_path / "runs" / "dna" / "1").mkdir(parents=True)
+    (tmp_path / "runs" / "dna" / "1" / "config.yaml").write_text("version: 0.3.0\ntyped: []\n")
+
+
+@pytest.mark.usefixtures("a_run")
+@pytest.mark.parametrize(("typed", "words"), OF_A_RUN)
+def test_a_mistake_near_a_run_names_the_run(refused, typed, words):
+    assert_names(refused(typed), words)
+
+
+def test_a_name_that_is_not_on_the_hub_means_a_run(a_run, refused, monkeypatch):
+    def refuse(name):
+        raise gptmini.UserError(f"the hub does not have {name}")
+
+    monkeypatch.setattr("gptmini.interop.hub_models.download_model", refuse)
+    assert "runs/dna" in refused("train init_from=dna")
+    assert "the hub does not have theirs/dna" in refused("train init_from=theirs/dna")
 
 
 TUNE = f"{TINY} data.path=my.txt init_from=runs/latest"
