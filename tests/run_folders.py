@@ -1,9 +1,13 @@
-"""Read run folders below the working folder."""
+"""Read run folders below the working folder, and write checkpoints without training."""
 
 from pathlib import Path
 
 import torch
 import yaml
+
+from gptmini.checkpoint.file import header, write_checkpoint
+from sizes import TALKATIVE
+from toys import wide_gpt
 
 
 def newest(folder=Path()):
@@ -19,3 +23,13 @@ def last(folder, name="last"):
 def config_of(folder):
     """Return the configuration stored in a run folder."""
     return yaml.safe_load((folder / "config.yaml").read_text())
+
+
+def save_model(path, tokenizer, **sizes):
+    """Write a checkpoint of an untrained model that draws all tokens, and return its path."""
+    model = wide_gpt(TALKATIVE | {"vocab_size": tokenizer.n_vocab} | sizes)
+    state = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
+    write_checkpoint(
+        {"gptmini": header(model.config, tokenizer.to_dict()), "state_dict": state}, path
+    )
+    return path

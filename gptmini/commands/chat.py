@@ -1,25 +1,22 @@
 """Talk to a trained model in the terminal: gptmini chat RUN [options]."""
 
-import argparse
 import json
 import re
-import signal
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gptmini.commands.arguments import print_resolved_run
-from gptmini.commands.mistakes import Parser, one_line_errors, path_argument, print_error
-from gptmini.commands.sample_options import add_device, add_sampling, rules_of
-from gptmini.commands.sample_output import IMPATIENT, SHOWN_ON_TERMINALS, prepare_stdin
+from gptmini.commands.mistakes import one_line_errors, print_error
+from gptmini.commands.options import parse_options
+from gptmini.commands.sample_options import DEVICE, RUN, SAMPLING, rules_of
+from gptmini.commands.sample_output import SHOWN_ON_TERMINALS, CtrlC, prepare_stdin
 from gptmini.configuration.messages import advising_on_memory
 from gptmini.files import encodable
-from gptmini.job.printing import print_lines, print_note
+from gptmini.job.printing import print_lines, print_note, print_resolved_run
 from gptmini.process import MISUSE, restore_gc_and_sigint
 from gptmini.runs import named_run
-from gptmini.settings import CHAT_TOKENS
+from gptmini.settings import CHAT_TOKENS, SAMPLE_SEED
 from gptmini.user_error import UserError, did_you_mean
 
 if TYPE_CHECKING:
@@ -40,44 +37,29 @@ HELP = "; ".join(f"{command}: {help}" for command, help in COMMANDS.items())
 COMMAND = re.compile(r"(/[a-z]+)(?:\s+(.*))?", re.DOTALL)
 
 
-def parse(arguments: list[str] | None) -> argparse.Namespace:
-    """Read the command line."""
-    parser = Parser(
-        prog="gptmini chat",
-        description="Talk to a trained model. Ctrl-C stops an answer, Ctrl-D ends.",
-        epilog=f"In a chat: {HELP}",
-    )
-    parser.add_argument(
-        "run",
-        type=path_argument,
-        help="run folder (its best checkpoint), checkpoint file or exported folder, such as runs/latest",
-    )
-    parser.add_argument("--system", help="system message, which tells the model how to answer")
-    parser.add_argument(
-        "--raw",
-        action="store_true",
-        help="continue each line as text, without a chat template",
-    )
-    add_sampling(parser, max_new_tokens=CHAT_TOKENS)
-    add_device(parser)
-    options = parser.parse_args(arguments)
-    if options.raw and options.system is not None:
-        parser.error("give either --raw or --system, not both")
-    return options
+OPTIONS = rf"""
+{RUN}
+| --system MESSAGE  system message, which tells the model how to answer
+| --raw  continue each line as text, without a chat template
+--max-new-tokens COUNT={CHAT_TOKENS}  maximum number of generated tokens
+--seed INTEGER={SAMPLE_SEED}  random seed; the same seed gives the same samples
+{SAMPLING}
+{DEVICE}
+"""
+DESCRIPTION = "Talk to a trained model. Ctrl-C stops an answer, Ctrl-D ends."
 
 
 @one_line_errors()
 @advising_on_memory("use a machine with more memory")
-def main(arguments: list[str] | None = None) -> None:
+def main(arguments: list[str]) -> None:
     """Load the model, and answer each line of stdin."""
-    options = parse(arguments)
+    options = parse_options("chat", DESCRIPTION, OPTIONS, arguments, f"In a chat: {HELP}")
     if options.raw:
         # gptmini sample continues text. It has a different default length.
         from gptmini.commands import sample
 
-        given = sys.argv[2:] if arguments is None else arguments
         length = ["--max-new-tokens", str(options.max_new_tokens)]
-        sample.main(["--interactive", *(word for word in given if word != "--raw"), *length])
+        sample.main(["--interactive", *(word for word in arguments if word != "--raw"), *length])
         return
     if not sys.stdout.isatty():
         sys.stdout.reconfigure(encoding="utf-8")  # pyrefly: ignore[missing-attribute]
@@ -118,36 +100,6 @@ def main(arguments: list[str] | None = None) -> None:
 def system_messages(system: str | None) -> list[dict[str, str]]:
     """Return the messages with which a conversation starts."""
     return [] if system is None else [{"role": "system", "content": system}]
-
-
-class CtrlC:
-    """Handles Ctrl-C in a with block: it drops the line that the user types, or stops the model's answer.
-
-    If Ctrl-C comes a second time while the model computes its next token, it raises KeyboardInterrupt. A signal that
-    comes earlier than IMPATIENT seconds after the first may belong to the same key press.
-    """
-
-    def __init__(self) -> None:
-        self.is_typing = False
-        self.pressed: float | None = None  # time.monotonic() of the first Ctrl-C during an answer
-
-    def __enter__(self) -> "CtrlC":
-        """Install the handler."""
-        self._before = signal.signal(signal.SIGINT, self._handle)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Restore the handler from before."""
-        signal.signal(signal.SIGINT, self._before)
-
-    def _handle(self, number: int, frame: object) -> None:
-        now = time.monotonic()
-        if self.is_typing:
-            raise KeyboardInterrupt
-        if self.pressed is None:
-            self.pressed = now
-        elif now - self.pressed > IMPATIENT:
-            raise KeyboardInterrupt
 
 
 def talk(conversation: "Conversation") -> bool:
@@ -213,11 +165,9 @@ def answer(conversation: "Conversation", line: str, ctrl_c: CtrlC) -> None:
     pieces = conversation.answer()
     n_tokens = 0
     try:
-        for piece in pieces:
+        for piece in ctrl_c.until_pressed(pieces):
             print(piece.translate(shown_as), end="", flush=True)
             n_tokens += 1
-            if ctrl_c.pressed is not None:
-                break
     except UserError:
         del conversation.messages[n_before:]
         raise

@@ -6,11 +6,12 @@ import math
 import sys
 from typing import TYPE_CHECKING
 
-from gptmini.commands.arguments import at_least_one, print_resolved_run
 from gptmini.commands.evaluate_output import topic_lines
-from gptmini.commands.mistakes import Parser, one_line_errors, path_argument, print_error
+from gptmini.commands.mistakes import one_line_errors, print_error
+from gptmini.commands.options import Parser, at_least_one
+from gptmini.commands.options import file_or_folder as path_argument
 from gptmini.configuration.messages import advising_on_memory
-from gptmini.job.printing import print_lines, print_note
+from gptmini.job.printing import print_lines, print_note, print_resolved_run
 from gptmini.loading import open_model
 from gptmini.process import OUT_OF_RESOURCES, restore_gc_and_sigint
 from gptmini.runs import named_run

@@ -3,9 +3,10 @@
 import argparse
 import os
 
-from gptmini.commands.arguments import print_resolved_run
-from gptmini.commands.mistakes import Parser, one_line_errors, path_argument
-from gptmini.job.printing import print_lines
+from gptmini.commands.mistakes import one_line_errors
+from gptmini.commands.options import Parser
+from gptmini.commands.options import file_or_folder as path_argument
+from gptmini.job.printing import print_lines, print_resolved_run
 from gptmini.process import restore_gc_and_sigint
 from gptmini.runs import named_run
 from gptmini.settings import SAMPLE_TEMPERATURE

@@ -6,7 +6,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gptmini.commands.mistakes import Parser, one_line_errors, path_argument
+from gptmini.commands.mistakes import one_line_errors
+from gptmini.commands.options import Parser
+from gptmini.commands.options import file_or_folder as path_argument
 from gptmini.job.printing import command_line, print_lines, print_topic
 from gptmini.loading import local_path
 from gptmini.process import restore_gc_and_sigint

@@ -4,9 +4,9 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gptmini.commands.arguments import print_resolved_run
-from gptmini.commands.mistakes import Parser, one_line_errors, path_argument
-from gptmini.job.printing import print_lines, print_note
+from gptmini.commands.mistakes import one_line_errors
+from gptmini.commands.options import parse_options
+from gptmini.job.printing import print_lines, print_note, print_resolved_run
 from gptmini.process import restore_gc_and_sigint
 from gptmini.user_error import UserError
 
@@ -14,54 +14,30 @@ if TYPE_CHECKING:
     from gptmini.report.reported_run import ReportedRun
 
 
-def parse(arguments: list[str] | None) -> argparse.Namespace:
-    """Read the command line: either one run, or several runs after --compare."""
-    parser = Parser(
-        prog="gptmini report",
-        description="Write the curves, samples, pictures and configuration of a run as one HTML page, or write the "
-        "curves as CSV.",
-    )
-    parser.add_argument(
-        "run",
-        nargs="?",
-        type=path_argument,
-        help="run folder such as runs/latest; runs/NAME means the latest run in this folder",
-    )
-    parser.add_argument(
-        "--compare",
-        nargs="+",
-        type=path_argument,
-        metavar="RUN",
-        help="plot several runs in the same charts; runs/NAME means all runs in this folder",
-    )
-    parser.add_argument(
-        "--csv",
-        action="store_true",
-        help="write the curves of the run as CSV instead of a page; the CSV file has one row per step and one column "
-        "per tag",
-    )
-    parser.add_argument(
-        "--out",
-        type=path_argument,
-        help="file to write (default: report.html or metrics.csv in the run's folder; with --compare, compare.html "
-        "in the current folder)",
-    )
-    options = parser.parse_args(arguments)
+OPTIONS = """
+run RUN?  run folder such as runs/latest; runs/NAME means the latest run in this folder
+--compare RUN+  plot several runs in the same charts; runs/NAME means all runs in this folder
+--csv  write the curves as CSV instead of a page, with one row per step and one column per tag
+--out FILE  file to write (default: report.html or metrics.csv in the run's folder; with --compare, ./compare.html)
+"""
+DESCRIPTION = "Write the curves, samples, pictures and configuration of a run as an HTML page, or the curves as CSV."
 
-    names_one = options.run is not None
-    names_several = options.compare is not None
-    if names_one == names_several:
-        parser.error("give one run, or several runs after --compare")
-    if options.csv and names_several:
-        parser.error("--csv requires a single run; leave out --compare")
+
+def parse(arguments: list[str]) -> argparse.Namespace:
+    """Read the command line: either one run, or several runs after --compare."""
+    options = parse_options("report", DESCRIPTION, OPTIONS, arguments)
+    if (options.run is None) == (options.compare is None):
+        raise UserError("give one run, or several runs after --compare")
+    if options.csv and options.compare is not None:
+        raise UserError("--csv requires a single run; leave out --compare")
     out = options.out
     if out is not None and (out.is_dir() or not out.parent.is_dir()):
-        parser.error(f"--out must be a file in an existing folder, got {out}")
+        raise UserError(f"--out must be a file in an existing folder, got {out}")
     return options
 
 
 @one_line_errors()
-def main(arguments: list[str] | None = None) -> None:
+def main(arguments: list[str]) -> None:
     """Write the page or the table, and print the name and the size of the file."""
     options = parse(arguments)
 

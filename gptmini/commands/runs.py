@@ -1,13 +1,13 @@
 """List all runs in a table: gptmini runs [FOLDER] [options]."""
 
-import argparse
 import json
 import math
 import shutil
 import sys
 from typing import TYPE_CHECKING, Any
 
-from gptmini.commands.mistakes import Parser, one_line_errors, path_argument, print_error
+from gptmini.commands.mistakes import one_line_errors, print_error
+from gptmini.commands.options import parse_options
 from gptmini.job.printing import print_lines, print_note
 from gptmini.printable import printable
 from gptmini.user_error import UserError
@@ -17,48 +17,25 @@ if TYPE_CHECKING:
 
 # On a terminal, the table leaves out details unless this number of characters is left for the last column.
 LEAST = 24
-# On a terminal, runs are cut to leave this number of characters for tags and overrides, such as optimizer.lr=0.001.
+# On a terminal, runs are cut to leave this number of characters for overrides, such as optimizer.lr=0.001.
 # But runs get at least half of the characters that they share.
 LAST = 20
 GAP = "  "  # between columns
 
 
-def parse(arguments: list[str] | None) -> argparse.Namespace:
-    """Read the command line."""
-    parser = Parser(
-        prog="gptmini runs",
-        description="List the runs in a folder with their state, steps, best loss and overrides.",
-    )
-    parser.add_argument(
-        "folder",
-        nargs="?",
-        type=path_argument,
-        help="folder that contains all runs (default: 'runs'), or runs/NAME for the runs with this name",
-    )
-    parser.add_argument(
-        "--sort",
-        choices=("begun", "loss"),
-        help="'begun' sorts the runs by start time, and the latest run is last; 'loss' sorts them by bits per byte, "
-        "and the best run is first; bits per byte can be compared even if runs have different tokens (default: begun)",
-    )
-    shape = parser.add_mutually_exclusive_group()
-    shape.add_argument(
-        "--wide",
-        action="store_true",
-        help="print the entire table on a terminal, also if it is wider than the terminal",
-    )
-    shape.add_argument(
-        "--json",
-        action="store_true",
-        help="print a JSON list with an object per run instead of a table",
-    )
-    return parser.parse_args(arguments)
+OPTIONS = """
+folder FILE?  folder that contains all runs (default: 'runs'), or runs/NAME for the runs with this name
+--sort begun|loss=begun  begun: the latest run is last; loss: the run with the fewest bits per byte is first
+| --wide  print the entire table on a terminal, also if it is wider than the terminal
+| --json  print a JSON list with an object per run instead of a table
+"""
+DESCRIPTION = "List the runs in a folder with their state, steps, best loss and overrides."
 
 
 @one_line_errors()
-def main(arguments: list[str] | None = None) -> None:
+def main(arguments: list[str]) -> None:
     """Print one row per run, or a JSON list."""
-    options = parse(arguments)
+    options = parse_options("runs", DESCRIPTION, OPTIONS, arguments)
 
     from gptmini.report.overview import overview_of
     from gptmini.runs import RUNS, every_run
@@ -169,21 +146,16 @@ def print_fitted(runs: "list[Overview]", width: int) -> None:
 
 
 def fitted_widths(rows: list[list[str]], width: int) -> list[int]:
-    """Return the width of each column. Only the columns run, tag and changed may be narrower than their cells."""
+    """Return the width of each column. Only the columns run and changed may be narrower than their cells."""
     from rich.cells import cell_len
 
     columns = zip(*rows, strict=True)
     widths = {column[0]: max(map(cell_len, column)) for column in columns}
-    shared = ("run", "tag", "changed")
     n_left = width - len(GAP) * (len(widths) - 1)
-    n_left -= sum(n for heading, n in widths.items() if heading not in shared)
+    n_left -= sum(n for heading, n in widths.items() if heading not in ("run", "changed"))
 
     widths["run"] = min(widths["run"], max(n_left - LAST, n_left // 2, len("run")))
-    n_left = max(0, n_left - widths["run"])
-    if "tag" in widths:
-        widths["tag"] = min(widths["tag"], n_left // 2)
-        n_left -= widths["tag"]
-    widths["changed"] = n_left
+    widths["changed"] = max(0, n_left - widths["run"])
     return list(widths.values())
 
 

@@ -7,105 +7,50 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from gptmini.commands.arguments import at_least_one, print_resolved_run
-from gptmini.commands.mistakes import Parser, one_line_errors, path_argument, print_error
-from gptmini.commands.sample_options import add_device, add_sampling, rules_of
-from gptmini.commands.sample_output import (
-    Interruption,
-    prepare_stdin,
-    show_jsonl,
-    show_text,
-)
+from gptmini.commands.mistakes import one_line_errors, print_error
+from gptmini.commands.options import parse_options
+from gptmini.commands.sample_options import DEVICE, RUN, SAMPLING, rules_of
+from gptmini.commands.sample_output import CtrlC, prepare_stdin, show_jsonl, show_text
 from gptmini.configuration.messages import advising_on_memory
-from gptmini.data.escapes import unescaped
-from gptmini.job.printing import print_note
+from gptmini.job.printing import print_note, print_resolved_run
 from gptmini.process import INTERRUPTED, MISUSE, restore_gc_and_sigint
 from gptmini.runs import named_run
-from gptmini.settings import SAMPLE_BATCH_SIZE, SAMPLE_TOKENS
+from gptmini.settings import SAMPLE_BATCH_SIZE, SAMPLE_SEED, SAMPLE_TOKENS
 from gptmini.user_error import UserError
 
 if TYPE_CHECKING:
     from gptmini.tokenizer import Tokenizer
 
 
-def parse(arguments: list[str] | None) -> argparse.Namespace:
+OPTIONS = rf"""
+{RUN}
+| --prompt TEXT...  text to continue, such as 'one\ntwo', or - to read it from stdin; may be repeated (default: empty)
+| --prompt-file FILE  file that contains one prompt
+| --prompts FILE  file with one prompt per line, or a .jsonl file with the field prompt in each object
+| --interactive  continue each line that you type; Ctrl-D ends the program
+--num-samples COUNT=1  samples per prompt
+--batch-size COUNT={SAMPLE_BATCH_SIZE}  maximum number of samples at a time
+--max-new-tokens COUNT={SAMPLE_TOKENS}  maximum number of generated tokens
+--seed INTEGER={SAMPLE_SEED}  random seed; the same seed gives the same samples
+{SAMPLING}
+--format text|jsonl=text  output format
+--logprobs  with --format jsonl: print token ids and log-probabilities too
+{DEVICE}
+--compile  compile the decoding step; takes a minute and speeds up sampling on a GPU
+"""
+
+
+def parse(arguments: list[str]) -> argparse.Namespace:
     """Read the command line."""
-    parser = Parser(prog="gptmini sample", description="Continue prompts with a trained model.")
-    parser.add_argument(
-        "run",
-        type=path_argument,
-        help="run folder such as runs/latest (uses its best checkpoint), checkpoint file or exported folder; "
-        "runs/NAME means its latest run with a checkpoint",
-    )
-
-    # Prompts, from at most one source.
-    source = parser.add_mutually_exclusive_group()
-    source.add_argument(
-        "--prompt",
-        type=unescaped,
-        action="append",
-        help=r"text to continue, such as 'one\ntwo', or - to read it from stdin; may be repeated (default: empty)",
-    )
-    source.add_argument(
-        "--prompt-file",
-        type=path_argument,
-        help="file that contains one prompt",
-    )
-    source.add_argument(
-        "--prompts",
-        type=path_argument,
-        help="file with one prompt per line, or a .jsonl file with the field prompt in each object",
-    )
-    source.add_argument(
-        "--interactive",
-        action="store_true",
-        help="continue each line that you type; Ctrl-D ends the program",
-    )
-
-    # Amount of text.
-    parser.add_argument(
-        "--num-samples",
-        type=at_least_one,
-        default=1,
-        help="samples per prompt (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--batch-size",
-        type=at_least_one,
-        default=SAMPLE_BATCH_SIZE,
-        help="maximum number of samples at a time (default: %(default)s)",
-    )
-    add_sampling(parser, max_new_tokens=SAMPLE_TOKENS)
-
-    # Output.
-    parser.add_argument(
-        "--format",
-        default="text",
-        choices=("text", "jsonl"),
-        help="output format (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--logprobs",
-        action="store_true",
-        help="with --format jsonl: print token ids and log-probabilities too",
-    )
-
-    add_device(parser)
-    parser.add_argument(
-        "--compile",
-        action="store_true",
-        help="compile the decoding step; takes a minute and speeds up sampling on a GPU",
-    )
-
-    options = parser.parse_args(arguments)
+    options = parse_options("sample", "Continue prompts with a trained model.", OPTIONS, arguments)
     if options.logprobs and options.format != "jsonl":
-        parser.error("--logprobs requires --format jsonl")
+        raise UserError("--logprobs requires --format jsonl")
     return options
 
 
 @one_line_errors()
 @advising_on_memory("lower --batch-size, or use a machine with more memory")
-def main(arguments: list[str] | None = None) -> None:
+def main(arguments: list[str]) -> None:
     """Load the model, and print each sample to stdout while it is generated."""
     options = parse(arguments)
     if not sys.stdout.isatty():
@@ -133,9 +78,9 @@ def main(arguments: list[str] | None = None) -> None:
     )
     print_resolved_run(options.run, run)
     print_chat_hint(prompts, tokenizer)
-    interruption = Interruption()
 
-    def write_samples(prompts: list[str], seed: int) -> None:
+    def write_samples(prompts: list[str], seed: int) -> bool:
+        """Print samples, and return whether Ctrl-C has stopped them."""
         stream = generate_stream(
             model,
             tokenizer,
@@ -150,18 +95,17 @@ def main(arguments: list[str] | None = None) -> None:
             **rules,
         )
 
-        pieces = in_order(interruption.until_interrupted(stream))
-        if options.format == "jsonl":
-            show_jsonl(pieces, prompts, options.num_samples, logprobs=options.logprobs)
-        else:
-            show_text(pieces, prompts, options.num_samples)
+        with CtrlC() as ctrl_c:
+            pieces = in_order(ctrl_c.until_pressed(stream))
+            if options.format == "jsonl":
+                show_jsonl(pieces, prompts, options.num_samples, logprobs=options.logprobs)
+            else:
+                show_text(pieces, prompts, options.num_samples)
+        return ctrl_c.pressed is not None
 
     if options.interactive:
-        is_complete = converse(write_samples, options.seed, interruption)
-        sys.exit(0 if is_complete else MISUSE)
-
-    write_samples(prompts, options.seed)
-    if interruption.came is not None:
+        sys.exit(0 if converse(write_samples, options.seed) else MISUSE)
+    if write_samples(prompts, options.seed):
         # Another Ctrl-C while Python exits would print a traceback.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         sys.exit(INTERRUPTED)
@@ -196,15 +140,12 @@ def read_prompts(options: argparse.Namespace) -> list[str]:
     ]
 
 
-def converse(
-    write_samples: Callable[[list[str], int], None], seed: int, interruption: Interruption
-) -> bool:
+def converse(write_samples: Callable[[list[str], int], bool], seed: int) -> bool:
     """Continue each line of stdin. The seed increases by 1 per line. Ctrl-C ends a sample, Ctrl-D the conversation.
 
     Args:
-        write_samples: prints samples of prompts, given a seed.
+        write_samples: prints samples of prompts, given a seed. Returns whether Ctrl-C has stopped them.
         seed: seed for the first line.
-        interruption: records whether Ctrl-C ended the samples of a line.
 
     Returns False if a line from a pipe or a file could not be continued. Returns True otherwise: at a terminal, the
     user has already seen the error.
@@ -221,11 +162,10 @@ def converse(
             return is_complete or is_terminal
 
         try:
-            write_samples([line], seed)
+            if write_samples([line], seed):
+                print()
         except UserError as error:
             # A character of this line may be unknown to the tokenizer. The next line may still work.
             print_error(str(error))
             is_complete = False
-        if interruption.came is not None:
-            print()
         seed += 1

@@ -8,10 +8,12 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from gptmini.generation import TextPiece
+
+Piece = TypeVar("Piece")
 
 # A second Ctrl-C ends the program immediately if it comes more than this many seconds after the first. A signal that
 # comes earlier may belong to the same key press.
@@ -48,33 +50,40 @@ def prepare_stdin() -> bool:
     return True
 
 
-class Interruption:
-    """Handler that ends a stream of pieces at the first Ctrl-C, so that all generated text is written.
+class CtrlC:
+    """Handles Ctrl-C in a with block: it drops the line that the user types, or stops the generated text.
 
-    If another Ctrl-C comes more than a second after the first, it raises KeyboardInterrupt immediately.
+    If Ctrl-C comes a second time while the model computes its next token, it raises KeyboardInterrupt. A signal that
+    comes earlier than IMPATIENT seconds after the first may belong to the same key press.
     """
 
     def __init__(self) -> None:
-        self.came: float | None = None  # time.monotonic() of the first Ctrl-C, in seconds
+        self.is_typing = False
+        self.pressed: float | None = None  # time.monotonic() of the first Ctrl-C amid a text
 
-    def until_interrupted(self, pieces: Iterator["TextPiece"]) -> Iterator["TextPiece"]:
-        """Yield the pieces up to the first Ctrl-C."""
-        self.came = None
-        before = signal.signal(signal.SIGINT, self._note)
-        try:
-            for piece in pieces:
-                yield piece
-                if self.came is not None:
-                    return
-        finally:
-            signal.signal(signal.SIGINT, before)
+    def __enter__(self) -> "CtrlC":
+        """Install the handler."""
+        self._before = signal.signal(signal.SIGINT, self._handle)
+        return self
 
-    def _note(self, signum: int, frame: object) -> None:
-        """Handle SIGINT."""
+    def __exit__(self, *_: object) -> None:
+        """Restore the handler from before."""
+        signal.signal(signal.SIGINT, self._before)
+
+    def until_pressed(self, pieces: Iterable[Piece]) -> Iterator[Piece]:
+        """Yield the pieces of a text up to the first Ctrl-C, so that everything that was generated is written."""
+        for piece in pieces:
+            yield piece
+            if self.pressed is not None:
+                return
+
+    def _handle(self, number: int, frame: object) -> None:
         now = time.monotonic()
-        if self.came is None:
-            self.came = now
-        elif now - self.came > IMPATIENT:
+        if self.is_typing:
+            raise KeyboardInterrupt
+        if self.pressed is None:
+            self.pressed = now
+        elif now - self.pressed > IMPATIENT:
             raise KeyboardInterrupt
 
 

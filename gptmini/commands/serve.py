@@ -7,12 +7,12 @@ import socket
 from contextlib import suppress
 from importlib.util import find_spec
 
-from gptmini.commands.arguments import at_least_one, print_resolved_run
-from gptmini.commands.mistakes import Parser, one_line_errors, path_argument
-from gptmini.commands.sample_options import add_device, add_sampling, rules_of
+from gptmini.commands.mistakes import one_line_errors
+from gptmini.commands.options import parse_options
+from gptmini.commands.sample_options import DEVICE, RUN, SAMPLING, rules_of
 from gptmini.configuration.messages import advising_on_memory
 from gptmini.files import install_command
-from gptmini.job.printing import print_lines, print_note
+from gptmini.job.printing import print_lines, print_note, print_resolved_run
 from gptmini.printable import printable
 from gptmini.process import restore_gc_and_sigint
 from gptmini.runs import named_run
@@ -24,85 +24,44 @@ LOCAL_HOSTS = ("127.0.0.1", "localhost", "::1")
 ORIGIN = r"\*|[a-z][a-z0-9+.-]*://[^/]+"
 
 
-def parse(arguments: list[str] | None) -> argparse.Namespace:
+OPTIONS = rf"""
+{RUN}
+--host HOST=127.0.0.1  address to listen on
+--port INTEGER=8000  port to listen on
+--allow-host NAME...  accept requests to this host name too, such as host.docker.internal; may be repeated
+--allow-origin URL...  let pages of this origin use the API from a browser; may be repeated (default: none)
+--api-key KEY  require this key from clients (default: the variable GPTMINI_API_KEY, otherwise none)
+--batch-size COUNT=8  maximum number of answers that are generated at the same time
+--max-waiting COUNT=64  maximum number of waiting requests; more are refused with 503
+--context COUNT=8192  maximum number of tokens that the model sees; each of --batch-size answers takes memory for them
+--max-new-tokens COUNT={CHAT_TOKENS}  maximum number of generated tokens
+--seed INTEGER  random seed; the same seed gives the same samples (default: a new seed for each request)
+{SAMPLING}
+{DEVICE}
+"""
+DESCRIPTION = "Serve a trained model: a web page at /, and an API at /v1 for OpenAI's clients."
+
+
+def parse(arguments: list[str]) -> argparse.Namespace:
     """Read the command line."""
-    parser = Parser(
-        prog="gptmini serve",
-        description="Serve a trained model: a web page at /, and an API at /v1 for OpenAI's clients.",
-    )
-    parser.add_argument(
-        "run",
-        type=path_argument,
-        help="run folder (its best checkpoint), checkpoint file or exported folder, such as runs/latest",
-    )
-
-    # Who can connect.
-    parser.add_argument(
-        "--host", default="127.0.0.1", help="address to listen on (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--port", type=int, default=8000, help="port to listen on (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--allow-host",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="accept requests to this host name too, such as host.docker.internal; may be repeated",
-    )
-    parser.add_argument(
-        "--allow-origin",
-        type=lambda text: text.lower().removesuffix("/"),
-        action="append",
-        default=[],
-        metavar="URL",
-        help="let pages of this origin use the API from a browser; may be repeated (default: none)",
-    )
-    parser.add_argument(
-        "--api-key",
-        default=os.environ.get("GPTMINI_API_KEY"),
-        metavar="KEY",
-        help="require this key from clients (default: the variable GPTMINI_API_KEY, otherwise none)",
-    )
-
-    # How many requests and tokens.
-    parser.add_argument(
-        "--batch-size",
-        type=at_least_one,
-        default=8,
-        help="maximum number of answers that are generated at the same time (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--max-waiting",
-        type=at_least_one,
-        default=64,
-        help="maximum number of waiting requests; more are refused with 503 (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--context",
-        type=at_least_one,
-        default=8192,
-        help="maximum number of tokens that the model sees, at most its context; each of --batch-size answers takes "
-        "memory for all of them (default: %(default)s)",
-    )
-    add_sampling(parser, max_new_tokens=CHAT_TOKENS, seed=None)
-    add_device(parser)
-
-    options = parser.parse_args(arguments)
+    options = parse_options("serve", DESCRIPTION, OPTIONS, arguments)
     if not 0 <= options.port <= 65535:
-        parser.error(f"--port must be 0 to 65535, got {options.port}")
+        raise UserError(f"--port must be 0 to 65535, got {options.port}")
     # With an empty host, such as an unset variable of a shell, the server would listen on all addresses.
     if not options.host:
-        parser.error("--host must be an address or a name, got an empty text")
+        raise UserError("--host must be an address or a name, got an empty text")
     for name in options.allow_host:
         if not re.fullmatch(r"(\*\.)?[^*]+", name):
-            parser.error(f"--allow-host must be a name or *.NAME, got {name!r}")
+            raise UserError(f"--allow-host must be a name or *.NAME, got {name!r}")
+    options.allow_origin = [text.lower().removesuffix("/") for text in options.allow_origin]
     for origin in options.allow_origin:
         if not re.fullmatch(ORIGIN, origin):
-            parser.error(f"--allow-origin must be * or a URL without a path, got {origin!r:.80}")
+            raise UserError(f"--allow-origin must be * or a URL without a path, got {origin!r:.80}")
+    if options.api_key is None:
+        options.api_key = os.environ.get("GPTMINI_API_KEY")
     # HTTP headers are ASCII. An empty key, such as an unset variable of a shell, would let every client in.
     if options.api_key is not None and not re.fullmatch("[!-~]+", options.api_key):
-        parser.error("--api-key must have visible ASCII characters only, and at least one")
+        raise UserError("--api-key must have visible ASCII characters only, and at least one")
     return options
 
 
@@ -124,7 +83,7 @@ def own_names(host: str) -> list[str]:
 
 @one_line_errors()
 @advising_on_memory("lower --context or --batch-size, or use a machine with more memory")
-def main(arguments: list[str] | None = None) -> None:
+def main(arguments: list[str]) -> None:
     """Load the model, and answer requests until Ctrl-C or SIGTERM."""
     options = parse(arguments)
     missing = [name for name in ("starlette", "uvicorn") if find_spec(name) is None]

@@ -1,45 +1,29 @@
 """Show how a tokenizer splits a text: gptmini tokens RUN TEXT [--json]."""
 
-import argparse
 import json
 import sys
 from collections.abc import Sequence
 
-from gptmini.commands.arguments import print_resolved_run
-from gptmini.commands.mistakes import Parser, one_line_errors, path_argument
-from gptmini.data.escapes import unescaped
+from gptmini.commands.mistakes import one_line_errors
+from gptmini.commands.options import parse_options
+from gptmini.job.printing import print_resolved_run
 
 # In color, each token has the next one of these styles of Rich.
 STYLES = ("black on bright_cyan", "black on bright_yellow")
 
 
-def parse(arguments: list[str] | None) -> argparse.Namespace:
-    """Read the command line."""
-    parser = Parser(
-        prog="gptmini tokens",
-        description="Show how a text is split into tokens: the id, the text and the bytes of each token.",
-    )
-    parser.add_argument(
-        "run",
-        type=path_argument,
-        help="run folder such as runs/latest, checkpoint file, exported folder or prepared folder such as "
-        "data/NAME; the weights are not read",
-    )
-    parser.add_argument(
-        "text",
-        type=unescaped,
-        help=r"text to split, such as 'one\ntwo', or - to read it from stdin",
-    )
-    parser.add_argument(
-        "--json", action="store_true", help="print a JSON object instead of a table"
-    )
-    return parser.parse_args(arguments)
+OPTIONS = r"""
+run RUN  run folder such as runs/latest, checkpoint file, exported folder, or prepared folder such as data/NAME
+text TEXT  text to split, such as 'one\ntwo', or - to read it from stdin
+--json  print a JSON object instead of a table
+"""
+DESCRIPTION = "Show how a text is split into tokens: the id, the text and the bytes of each token."
 
 
 @one_line_errors()
-def main(arguments: list[str] | None = None) -> None:
+def main(arguments: list[str]) -> None:
     """Encode the text, and print its tokens."""
-    options = parse(arguments)
+    options = parse_options("tokens", DESCRIPTION, OPTIONS, arguments)
 
     from gptmini.loading import load_tokenizer
     from gptmini.runs import named_run

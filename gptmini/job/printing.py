@@ -19,6 +19,21 @@ def print_note(text: str) -> None:
     print(printable(text), file=sys.stderr, flush=True)
 
 
+def print_resolved_run(given: Path, run: Path) -> None:
+    """If the user gave a folder of runs, print on stderr which run is used.
+
+    Call this function only when the command can no longer fail.
+    """
+    if run.absolute().parent != given.absolute():
+        return
+
+    from gptmini.runs import named_run
+
+    is_newest = named_run(given).absolute() == run.absolute()
+    which = "latest run" if is_newest else "latest run with a checkpoint"
+    print_note(f"using {run}, the {which} in {given}")
+
+
 def print_topic(topic: str, *texts: str) -> None:
     """Print a topic and the first text in one line, and the other texts below."""
     print_lines(*topic_lines(topic, *texts))

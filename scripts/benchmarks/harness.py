@@ -19,7 +19,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from gptmini.commands.mistakes import Parser
+from gptmini.commands.options import Parser
 from gptmini.files import replacing
 from gptmini.runs import read_lines
 from gptmini.user_error import UserError

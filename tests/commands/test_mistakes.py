@@ -32,11 +32,11 @@ PROGRAM = [
     ("help ''", "'' train sweep runs"),
     ("train --optimizer=muon", "--optimizer optimizer=muon"),
     ("train --multi seed=1,2", "--multi --multirun"),
-    ("train --experimental-rerun x", "--experimental-rerun resume="),
+    ("train --experimental-rerun x", "--experimental-rerun"),
     ("train --config-dir absent", "--config-dir absent"),
-    ("train --config-path .", "--config-path --config-name --config-dir"),
+    ("train --config-path .", "--config-path --config-dir"),
     ("train -m folder=runs/x seed=1,2", "folder=runs/x -m folder=runs/mine/${hydra:job.num}"),
-    ("train --cfg hydra resume=x", "--cfg job --package"),
+    ("train --cfg hydra resume=x", "--cfg job hydra"),
 ]
 KEYS = [
     ("train trainer.max_stepz=4", "trainer.max_stepz trainer.max_steps"),

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 import warnings
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ import torch
 import gptmini
 from gptmini import process
 from gptmini.commands import COMMANDS, MODULES, main
+from gptmini.commands.options import ROW
 from gptmini.job import train
 from run_folders import config_of, last, newest
 
@@ -114,6 +116,12 @@ def test_each_command_explains_itself(program, command):
     assert code == 0
     assert f"gptmini {command}" in out
     assert program(command, "--help") == (0, out, "")
+
+
+def test_each_row_of_a_table_of_options_is_read():
+    for name in COMMAND_FILES - {"__init__"}:
+        table = getattr(import_module(f"gptmini.commands.{name}"), "OPTIONS", "")
+        assert len(ROW.findall(table)) == len([*filter(None, table.splitlines())]), name
 
 
 def test_a_run_folder_holds_what_it_should(trained, tmp_path):
