@@ -12,13 +12,11 @@ import torch
 
 import programs
 from gptmini import load
-from gptmini.checkpoint.file import header, write_checkpoint
 from gptmini.commands.sample import main
 from gptmini.commands.sample_output import show_text
 from gptmini.generation import TextPiece, generate
 from gptmini.tokenizer import CharTokenizer
-from sizes import TALKATIVE
-from toys import wide_gpt
+from run_folders import save_model
 
 LETTERS = CharTokenizer("\nabcdefghé", end_of_text=True)
 
@@ -27,11 +25,7 @@ LETTERS = CharTokenizer("\nabcdefghé", end_of_text=True)
 def checkpoint(tmp_path, monkeypatch):
     """A checkpoint of a model with nine letters, a line break and end-of-text. It draws all of them."""
     monkeypatch.chdir(tmp_path)
-    model = wide_gpt(TALKATIVE)
-    own = header(model.config, LETTERS.to_dict())
-    weights = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
-    write_checkpoint({"gptmini": own, "state_dict": weights}, tmp_path / "m.ckpt")
-    return "m.ckpt"
+    return save_model(tmp_path / "m.ckpt", LETTERS).name
 
 
 def test_the_newest_run_that_has_a_checkpoint_is_sampled_and_named(script, checkpoint, tmp_path):

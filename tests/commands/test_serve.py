@@ -14,34 +14,23 @@ import openai
 import pytest
 
 import programs
-from gptmini.checkpoint.file import header, write_checkpoint
 from gptmini.commands.serve import own_names
 from gptmini.files import allow_open_files
 from gptmini.generation import generate
 from gptmini.loading import load
+from gptmini.serving import server as server_module
 from gptmini.tokenizer import byte, with_chat_template
-from sizes import TALKATIVE
-from toys import wide_gpt
+from run_folders import save_model
 
 PATIENCE = 60  # seconds
 
 
-def write_chatty(folder, *, context_length=96):
-    """Write the checkpoint of a chat model, and return its path."""
-    tokenizer = with_chat_template(byte([]))
-    sizes = {"vocab_size": tokenizer.n_vocab, "context_length": context_length}
-    model = wide_gpt(TALKATIVE | sizes)
-    state = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
-    path = folder / "chat.ckpt"
-    write_checkpoint(
-        {"gptmini": header(model.config, tokenizer.to_dict()), "state_dict": state}, path
-    )
-    return path
+CHAT = with_chat_template(byte([]))
 
 
 @pytest.fixture(scope="module")
 def chatty(tmp_path_factory):
-    return write_chatty(tmp_path_factory.mktemp("serve"))
+    return save_model(tmp_path_factory.mktemp("serve") / "chat.ckpt", CHAT, context_length=96)
 
 
 @pytest.mark.slow
@@ -79,9 +68,14 @@ def test_sigterm_lets_running_answers_finish(chatty):
 
 
 @pytest.mark.slow
-def test_an_answer_that_takes_longer_than_ten_seconds_does_not_keep_the_server(chatty):
-    options = ("--port", "0", "--max-new-tokens", "10000000", "--ignore-end-of-text")
-    with programs.start("serve", str(chatty), *options, text=True) as server:
+def test_an_answer_that_takes_too_long_does_not_keep_the_server(chatty):
+    def impatient():
+        server_module.FINISHING = 1  # second
+        programs.gptmini()
+
+    arguments = ("serve", str(chatty), "--port", "0", "--ignore-end-of-text")
+    arguments = (*arguments, "--max-new-tokens", "10000000")
+    with programs.start(*arguments, program=impatient, text=True) as server:
         address = re.search(r"http://[^ ]+", server.stdout.readline()).group()
         url = f"{address}/v1/completions"
         body = {"model": "chat.ckpt", "prompt": "Hi", "max_tokens": 10_000_000}
@@ -97,7 +91,7 @@ def test_an_answer_that_takes_longer_than_ten_seconds_does_not_keep_the_server(c
             server.send_signal(signal.SIGTERM)
             *_, last = filter(None, lines)
             assert server.wait(PATIENCE) == -signal.SIGTERM
-            assert 5 < time.monotonic() - began < 20
+            assert 0.5 < time.monotonic() - began < 9
         whole.join(PATIENCE)
         assert found[0].status_code == 503
         for error in (found[0].json(), json.loads(last.removeprefix("data: "))):
@@ -128,26 +122,19 @@ def test_half_open_connections_never_shut_others_out_nor_fill_the_log(chatty):
 
 @pytest.mark.parametrize(
     ("longest", "options", "context"),
-    [(96, [], None), (96, ["--context", "64"], 64), (9000, [], 8192)],
+    [(96, [], None), (96, ["--context", "64", "--host", "0.0.0.0"], 64), (9000, [], 8192)],
 )
-def test_a_context_that_the_server_cuts_is_named(
+def test_the_first_lines_have_the_dtype_an_address_that_works_and_a_context_that_is_cut(
     tmp_path, script, monkeypatch, longest, options, context
 ):
     monkeypatch.setattr("gptmini.serving.server.QuietServer.run", lambda self, sockets: None)
-    path = write_chatty(tmp_path, context_length=longest)
-    result = script("serve", str(path), "--port", "0", *options)
-    if context is None:
-        assert result.err == ""
-    else:
-        assert f"{context} of at most {longest} tokens" in result.err
-
-
-def test_the_first_line_has_the_dtype_and_an_address_that_works(chatty, script, monkeypatch):
-    monkeypatch.setattr("gptmini.serving.server.QuietServer.run", lambda self, sockets: None)
-    for host, address in [("0.0.0.0", "127.0.0.1"), ("127.0.0.1", "127.0.0.1")]:
-        options = ("--port", "0", "--host", host, "--allow-origin", "HTTPS://a.example/")
-        result = script("serve", str(chatty), *options)
-        assert re.search(rf"chat.ckpt in fp32 at http://{address}:\d+ ", result.out)
+    path = save_model(tmp_path / "chat.ckpt", CHAT, context_length=longest)
+    result = script(
+        "serve", str(path), "--port", "0", "--allow-origin", "HTTPS://a.example/", *options
+    )
+    assert re.search(r"chat.ckpt in fp32 at http://127.0.0.1:\d+ ", result.out)
+    assert ("of at most" in result.err) == (context is not None)
+    assert context is None or f"{context} of at most {longest} tokens" in result.err
 
 
 def test_a_server_for_the_network_knows_its_own_names():
@@ -158,34 +145,21 @@ def test_a_server_for_the_network_knows_its_own_names():
 def test_mistakes_are_one_line(chatty, script, monkeypatch):
     with socket.create_server(("127.0.0.1", 0)) as busy:
         port = str(busy.getsockname()[1])
-        result = script("serve", str(chatty), "--port", port)
-        assert result.code == 2
-        assert port in result.err
-        assert "--port" in result.err
-    result = script("serve", "nowhere", "--port", "0")
-    assert (result.code, result.err.count("\n")) == (2, 1)
-    assert "nowhere" in result.err
+        script("serve", str(chatty), "--port", port).assert_refused(port, "--port")
     for options, named in [
         (["--top-p", "3"], "top_p"),
         (["--port", "99999"], "99999"),
-        (["--port", "-1"], "-1"),
         (["--allow-host", "a*b"], "a*b"),
         (["--allow-host", ""], "--allow-host"),
-        (["--allow-host", "*."], "--allow-host"),
         (["--allow-origin", "a.example"], "--allow-origin"),
         (["--allow-origin", "https://a.example/path"], "--allow-origin"),
         (["--host", ""], "--host"),
-        (["--host", "a" * 64], "--host"),
         (["--host", "\udcff"], "--host"),
         (["--stop", ""], "--stop"),
         (["--api-key", ""], "--api-key"),
         (["--api-key", "k\u00e9y"], "--api-key"),
     ]:
-        result = script("serve", str(chatty), "--port", "0", *options)
-        assert (result.code, result.err.count("\n")) == (2, 1), options
-        assert named in result.err
+        script("serve", str(chatty), "--port", "0", *options).assert_refused(named)
 
     monkeypatch.setattr("gptmini.commands.serve.find_spec", lambda name: None)
-    result = script("serve", str(chatty))
-    assert result.code == 2
-    assert "[serve]'" in result.err
+    script("serve", str(chatty)).assert_refused("[serve]'")

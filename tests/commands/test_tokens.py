@@ -7,11 +7,9 @@ import sys
 
 import pytest
 
-from gptmini.checkpoint.file import header, write_checkpoint
 from gptmini.tokenizer import SPLIT_PATTERN, BytePairTokenizer, CharTokenizer
 from gptmini.tokenizer.byte_pairs import ALL_BYTES
-from sizes import TALKATIVE
-from toys import wide_gpt
+from run_folders import save_model
 
 # The id of a byte is its value. The three merges follow.
 PAIRS = BytePairTokenizer(SPLIT_PATTERN, [*ALL_BYTES, b"th", b"the", b" \xf0"])
@@ -21,15 +19,7 @@ LETTERS = CharTokenizer("\nabé", end_of_text=True)
 @pytest.fixture
 def checkpoint(tmp_path, script):
     """Return a function that writes a checkpoint with a tokenizer."""
-
-    def write(tokenizer):
-        model = wide_gpt(TALKATIVE | {"vocab_size": tokenizer.n_vocab})
-        own = header(model.config, tokenizer.to_dict())
-        weights = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
-        write_checkpoint({"gptmini": own, "state_dict": weights}, tmp_path / "m.ckpt")
-        return "m.ckpt"
-
-    return write
+    return lambda tokenizer: save_model(tmp_path / "m.ckpt", tokenizer).name
 
 
 def rows(result):

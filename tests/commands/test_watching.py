@@ -1,13 +1,7 @@
-"""TensorBoard shows what docs/watching.md documents, in its own reader and in a real browser."""
+"""TensorBoard shows what docs/watching.md documents, in its own reader."""
 
 import re
 import shlex
-import shutil
-import socket
-import subprocess
-import sys
-import time
-import urllib.request
 from itertools import product
 from pathlib import Path
 
@@ -17,12 +11,10 @@ from tensorboard.plugins.custom_scalar.layout_pb2 import Layout
 from tensorboard.plugins.hparams import metadata
 
 from gptmini.report.tags import COMPARED, LAYOUT
-from gptmini.runs import curves_of, read_lines
+from gptmini.runs import read_lines
 from run_folders import newest
 
 GUIDE = (Path(__file__).parent.parent.parent / "docs" / "watching.md").read_text()
-BROWSER = shutil.which("chromium") or shutil.which("chromium-browser")
-DRIVER = shutil.which("chromedriver")
 
 
 def documented():
@@ -152,122 +144,3 @@ def test_hparams_compares_by_what_was_measured_and_changed_also_by_a_resume(scri
     assert "resume=" not in overrides
     tables = read_events(folder).Tensors("setup/config/text_summary")
     assert [event.step for event in tables] == [0, 4]  # logged again, because it has changed
-
-
-@pytest.fixture
-def page(script, watched, tmp_path):
-    """A browser on TensorBoard with two runs. open(tab) opens one of its pages."""
-    webdriver = pytest.importorskip(
-        "selenium.webdriver", reason="selenium, a dev dependency, drives the browser"
-    )
-    if not BROWSER or not DRIVER:
-        pytest.skip("Debian's packages chromium and chromium-driver must be installed")
-    more = ["callbacks.samples.max_new_tokens=400"]  # long enough to contain a word
-    for override in ("optimizer.lr=0.02", "optimizer.lr=0.01"):
-        assert script("train", *watched, "name=watched", *more, override).code == 0
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    command = f"{sys.executable} -m tensorboard.main --logdir runs --host 127.0.0.1 --port {port}"
-    process = subprocess.Popen(
-        command.split(), cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
-    options = webdriver.ChromeOptions()
-    options.binary_location = BROWSER
-    for argument in [
-        "headless=new",
-        "no-sandbox",
-        "disable-dev-shm-usage",
-        "window-size=1400,1000",
-    ]:
-        options.add_argument(f"--{argument}")
-    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
-    try:
-        url = f"http://127.0.0.1:{port}"
-        wait_for(lambda: urllib.request.urlopen(f"{url}/data/runs").read().count(b"watched/") == 2)
-
-        def go(tab):
-            driver.get("about:blank")
-            driver.get(f"{url}/#{tab}")
-            return driver
-
-        yield go
-    finally:
-        driver.quit()
-        process.kill()
-        process.wait()
-
-
-def wait_for(condition, seconds=60):
-    """Wait until a condition holds. Ignore exceptions until then."""
-    end = time.monotonic() + seconds
-    while True:
-        try:
-            if condition():
-                return
-        except Exception:
-            if time.monotonic() > end:
-                raise
-        assert time.monotonic() < end, "it did not come to be"
-        time.sleep(0.3)
-
-
-DEEP = """
-const found = [];
-const walk = node => {
-  if (node.matches && node.matches(arguments[0])) found.push(node);
-  if (node.shadowRoot) walk(node.shadowRoot);
-  if (node.tagName === 'IFRAME' && node.contentDocument) walk(node.contentDocument);
-  node.childNodes.forEach(walk);
-};
-walk(document);
-"""
-
-
-def text_of(driver):
-    """All text on the page, including text in shadow roots."""
-    return "\n".join(
-        driver.execute_script(
-            DEEP + "return found.map(node => node.innerText || node.textContent);",
-            "body, div, span",
-        )
-    )
-
-
-def drawn(driver, selector):
-    """Number of elements with a drawing: canvases with ink, or lines of an SVG."""
-    script = """
-      return found.filter(node => node.tagName === 'CANVAS'
-        ? node.width && node.height && node.toDataURL().length > 2000
-        : (node.getAttribute('d') || '').length > 20).length;"""
-    return driver.execute_script(DEEP + script, selector)
-
-
-def test_a_browser_shows_curves_layout_samples_maps_runs_and_embedding(page, tmp_path):
-    runs = [path.parent for path in tmp_path.glob("runs/watched/*/config.yaml")]
-    losses = {f"{dict(curves_of(read_lines(run))['val/loss'])[4]:.4f}" for run in runs}
-    said = (runs[0] / "train.log").read_text().partition("\nsample ")[2].partition("\nnext ")[0]
-    # The log shows control characters as escapes, so look for letters.
-    sample = max(re.findall("[A-Za-z]+", said), key=len)
-    assert len(sample) > 2
-    driver = page("timeseries")
-    wait_for(lambda: re.search(r"train\s+/loss", text_of(driver)))
-    wait_for(lambda: drawn(driver, "canvas") >= 4)
-
-    driver = page("custom_scalars")
-    wait_for(lambda: all(category in text_of(driver) for category in LAYOUT))
-    wait_for(lambda: all(chart in text_of(driver) for chart in LAYOUT["Is it learning?"]))
-    wait_for(lambda: drawn(driver, "path.line") >= 4)  # both losses of both runs
-
-    driver = page("text")
-    wait_for(lambda: "samples/text_summary" in text_of(driver))
-    wait_for(lambda: sample in text_of(driver))
-
-    driver = page("images")
-    loaded = "return found.filter(node => node.naturalWidth >= 300).length;"
-    wait_for(lambda: "zoom/attention" in text_of(driver))
-    wait_for(lambda: driver.execute_script(DEEP + loaded, "img") >= 2)  # one of each run
-
-    driver = page("hparams")
-    wait_for(lambda: len(set(re.findall(r"watched/[\d_-]+", text_of(driver)))) == 2)
-    wait_for(lambda: {"optimizer.lr", *COMPARED, *losses} <= set(text_of(driver).split()))
