@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 from gptmini.commands.evaluate_output import topic_lines
 from gptmini.commands.mistakes import one_line_errors, print_error
-from gptmini.commands.options import Parser, at_least_one
-from gptmini.commands.options import file_or_folder as path_argument
+from gptmini.commands.options import parse_options
 from gptmini.configuration.messages import advising_on_memory
 from gptmini.job.printing import print_lines, print_note, print_resolved_run
 from gptmini.loading import open_model
@@ -26,104 +25,47 @@ FIELD = "text"
 SPLIT = "val"
 
 
-def parse(arguments: list[str] | None) -> argparse.Namespace:
+OPTIONS = f"""
+runs RUN+  run folder such as runs/latest, checkpoint file, or exported folder; runs/NAME means its latest run
+--compare  compare two runs on the same text, document by document
+| --text FILE+  files or folders of text to evaluate on, without gptmini prepare
+| --data FOLDER  prepared folder to evaluate on (default: the folder that the run was trained on)
+--field NAME  with --text: the field or column that contains the text of each record (default: '{FIELD}')
+--split train|val  split of the prepared folder (default: {SPLIT})
+--max-tokens COUNT  evaluate on this many tokens from the start of the text, or until a document ends (default: all)
+--per-document  score each document separately, as lm-evaluation-harness does
+--batch-size COUNT=32  windows per batch
+--device NAME=auto  auto, cpu, cuda or mps
+--json  print a JSON object instead of lines
+"""
+DESCRIPTION = (
+    "Measure loss, perplexity and bits per byte of trained models on held-out text, with intervals."
+)
+
+
+def parse(arguments: list[str]) -> argparse.Namespace:
     """Read the command line."""
-    parser = Parser(
-        prog="gptmini evaluate",
-        description="Measure loss, perplexity and bits per byte of a trained model on held-out text, with confidence "
-        "intervals.",
-    )
-
-    # The models and the text.
-    parser.add_argument(
-        "runs",
-        nargs="+",
-        type=path_argument,
-        metavar="run",
-        help="run folder such as runs/latest (its best checkpoint is used), checkpoint file or exported folder; "
-        "runs/NAME means the latest run in this folder that has a checkpoint",
-    )
-    parser.add_argument(
-        "--compare",
-        action="store_true",
-        help="compare two runs on the same text, document by document",
-    )
-    source = parser.add_mutually_exclusive_group()
-    source.add_argument(
-        "--text",
-        type=path_argument,
-        nargs="+",
-        metavar="FILE",
-        help="files or folders of text to evaluate on, without gptmini prepare",
-    )
-    source.add_argument(
-        "--data",
-        type=path_argument,
-        help="prepared folder to evaluate on (default: the folder that the run was trained on)",
-    )
-    parser.add_argument(
-        "--field",
-        help=f"with --text: the field or column that contains the text of each record (default: '{FIELD}')",
-    )
-    parser.add_argument(
-        "--split",
-        choices=("train", "val"),
-        help=f"split of the prepared folder (default: {SPLIT})",
-    )
-    parser.add_argument(
-        "--max-tokens",
-        type=at_least_one,
-        help="evaluate on this many tokens from the start of the text; if documents are scored separately, the last "
-        "document is not cut (default: all tokens)",
-    )
-
-    # How the losses are computed.
-    parser.add_argument(
-        "--per-document",
-        action="store_true",
-        help="score each document separately, as lm-evaluation-harness does",
-    )
-
-    # Computation and output.
-    parser.add_argument(
-        "--batch-size",
-        type=at_least_one,
-        default=32,
-        help="windows per batch (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--device",
-        default="auto",
-        help="auto, cpu, cuda or mps (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--json",
-        action="store_true",
-        help="print a JSON object instead of lines",
-    )
-
-    options = parser.parse_args(arguments)
-    n_wanted = 2 if options.compare else 1
-    if len(options.runs) != n_wanted:
-        n_given = len(options.runs)
-        if options.compare:
-            parser.error(f"--compare requires two runs, got {n_given}")
-        parser.error(
+    options = parse_options("evaluate", DESCRIPTION, OPTIONS, arguments)
+    n_given = len(options.runs)
+    if options.compare and n_given != 2:
+        raise UserError(f"--compare requires two runs, got {n_given}")
+    if not options.compare and n_given != 1:
+        raise UserError(
             f"expected one run, got {n_given}; to compare two runs, add --compare; to evaluate on text files, add "
             "--text"
         )
     if options.text is not None and options.split is not None:
-        parser.error(
-            "--split applies only to a prepared folder; leave out either --split or --text"
+        raise UserError(
+            "give either --split or --text, not both; only a prepared folder has splits"
         )
     if options.text is None and options.field is not None:
-        parser.error("--field applies only to --text; add --text FILE, or leave out --field")
+        raise UserError("--field applies only to --text; add --text FILE, or leave out --field")
     return options
 
 
 @one_line_errors()
 @advising_on_memory("lower --batch-size, or use a machine with more memory")
-def main(arguments: list[str] | None = None) -> None:
+def main(arguments: list[str]) -> None:
     """Evaluate the models on the text, and print loss, perplexity and bits per byte."""
     options = parse(arguments)
     for run in options.runs:

@@ -4,8 +4,7 @@ import argparse
 import os
 
 from gptmini.commands.mistakes import one_line_errors
-from gptmini.commands.options import Parser
-from gptmini.commands.options import file_or_folder as path_argument
+from gptmini.commands.options import parse_options
 from gptmini.job.printing import print_lines, print_resolved_run
 from gptmini.process import restore_gc_and_sigint
 from gptmini.runs import named_run
@@ -22,56 +21,35 @@ OTHERS = (".bin", ".ckpt", ".onnx", ".pt", ".pth", ".safetensors")
 SAMPLING = {"do_sample": True, "temperature": SAMPLE_TEMPERATURE, "top_k": 0}
 
 
-def parse(arguments: list[str] | None) -> argparse.Namespace:
+OPTIONS = f"""
+run RUN  run folder such as runs/latest, or checkpoint file; runs/NAME means its latest run with a checkpoint
+out FILE  new folder to write, or new GGUF file if the name ends in .gguf
+--as {"|".join(KINDS)}  model type of the folder (default: the type of the imported model, or the most supported one)
+--dtype {"|".join(DTYPES)}=fp32  dtype of the weights; q8_0 stores 8.5 bits per weight and requires a GGUF file
+"""
+DESCRIPTION = (
+    "Write a trained model as a Hugging Face folder for transformers and programs based on it, or as a GGUF file for "
+    "llama.cpp and programs based on it."
+)
+
+
+def parse(arguments: list[str]) -> argparse.Namespace:
     """Read the command line."""
-    parser = Parser(
-        prog="gptmini export",
-        description="Write a trained model as a Hugging Face folder for transformers and programs based on it, or as a "
-        "GGUF file for llama.cpp and programs based on it.",
-    )
-
-    parser.add_argument(
-        "run",
-        type=path_argument,
-        help="run folder such as runs/latest (its best checkpoint is used) or checkpoint file; "
-        "runs/NAME means the latest run in this folder that has a checkpoint",
-    )
-
-    parser.add_argument(
-        "out",
-        type=path_argument,
-        help="name of the new folder to write; if the name ends in .gguf, a new GGUF file is written instead",
-    )
-
-    parser.add_argument(
-        "--as",
-        dest="kind",
-        choices=KINDS,
-        help="model type of the exported folder (default: the type of the folder that the model was imported from; "
-        "for other models, the most widely supported type that computes the same outputs)",
-    )
-
-    parser.add_argument(
-        "--dtype",
-        default="fp32",
-        choices=DTYPES,
-        help="dtype of the weights; q8_0 stores 8.5 bits per weight and requires a GGUF file (default: %(default)s)",
-    )
-
-    options = parser.parse_args(arguments)
+    options = parse_options("export", DESCRIPTION, OPTIONS, arguments)
+    options.kind = vars(options)["as"]
     suffix = options.out.suffix.lower()
     if suffix in OTHERS:
-        parser.error(f"cannot write {suffix}; give a folder or a {GGUF} file, got {options.out}")
+        raise UserError(f"cannot write {suffix}; give a folder or a {GGUF} file, got {options.out}")
     is_gguf = suffix == GGUF
     if is_gguf and options.kind is not None:
-        parser.error("--as applies only to a folder, not to a GGUF file; leave out --as")
+        raise UserError("--as applies only to a folder, not to a GGUF file; leave out --as")
     if not is_gguf and options.dtype == "q8_0":
-        parser.error(f"--dtype q8_0 requires a file name that ends in {GGUF}, got {options.out}")
+        raise UserError(f"--dtype q8_0 requires a file name that ends in {GGUF}, got {options.out}")
     return options
 
 
 @one_line_errors()
-def main(arguments: list[str] | None = None) -> None:
+def main(arguments: list[str]) -> None:
     """Load a model and write it as a folder or as a file. Print the name, the type and the size of what was written."""
     options = parse(arguments)
     # Look for the run before the imports of torch, which take seconds.

@@ -1,14 +1,12 @@
 """Create a run from a model that another program trained: gptmini import SOURCE RUN [options]."""
 
-import argparse
 import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gptmini.commands.mistakes import one_line_errors
-from gptmini.commands.options import Parser
-from gptmini.commands.options import file_or_folder as path_argument
+from gptmini.commands.options import parse_options
 from gptmini.job.printing import command_line, print_lines, print_topic
 from gptmini.loading import local_path
 from gptmini.process import restore_gc_and_sigint
@@ -19,35 +17,21 @@ if TYPE_CHECKING:
     from gptmini.tokenizer import Tokenizer
 
 
-def parse(arguments: list[str] | None) -> argparse.Namespace:
-    """Read the command line."""
-    parser = Parser(
-        prog="gptmini import",
-        description="Create a run from a model that another program trained, to sample, evaluate or fine-tune it.",
-    )
-
-    parser.add_argument(
-        "source",
-        help="Hugging Face folder of a GPT-2, Llama, Mistral or Qwen model (with safetensors files and "
-        "tokenizer.json); folder that gptmini export wrote; nanoGPT's ckpt.pt; or name of a model on the Hugging Face "
-        "hub, such as openai-community/gpt2",
-    )
-
-    parser.add_argument("run", type=path_argument, help="new run folder, such as runs/gpt2")
-
-    parser.add_argument(
-        "--meta",
-        type=path_argument,
-        help="nanoGPT's meta.pkl, if the vocabulary of ckpt.pt consists of characters (default: GPT-2's tokenizer)",
-    )
-
-    return parser.parse_args(arguments)
+OPTIONS = """
+source SOURCE  Hugging Face folder, nanoGPT's ckpt.pt, or name of a model on the hub, such as openai-community/gpt2
+run RUN  new run folder, such as runs/gpt2
+--meta FILE  nanoGPT's meta.pkl, if the vocabulary of ckpt.pt consists of characters (default: GPT-2's tokenizer)
+"""
+DESCRIPTION = (
+    "Create a run from a model that another program trained, to sample, evaluate or fine-tune it. A Hugging Face "
+    "folder must contain a GPT-2, Llama, Mistral or Qwen model with safetensors files and tokenizer.json."
+)
 
 
 @one_line_errors()
-def main(arguments: list[str] | None = None) -> None:
+def main(arguments: list[str]) -> None:
     """Read a model and its tokenizer, and write them as the best checkpoint of a run."""
-    options = parse(arguments)
+    options = parse_options("import", DESCRIPTION, OPTIONS, arguments)
     folder = options.run
 
     from gptmini.checkpoint.file import header, write_checkpoint

@@ -27,7 +27,7 @@ REWORDED = (
     (r"argument (\S+): invalid int value: (.*)", r"\1 must be an integer, got \2"),
     (r"argument (\S+): invalid float value: (.*)", r"\1 must be a number, got \2"),
     (r"argument (\S+): not allowed with argument (\S+)", r"give either \2 or \1, not both"),
-    (r"the following arguments are required: run", "missing argument: run, such as runs/latest"),
+    (r"the following arguments are required: runs?", "missing argument: run, such as runs/latest"),
 )
 # What to write instead of a text among the arguments, by command.
 TEXT_FIXES = {
@@ -156,6 +156,7 @@ def with_escapes(text: str) -> str:
 TYPES: dict[str, Callable[[str], Any]] = {
     "COUNT": at_least_one,
     "FILE": file_or_folder,
+    "FOLDER": file_or_folder,
     "RUN": file_or_folder,
     "INTEGER": int,
     "NUMBER": float,

@@ -24,7 +24,7 @@ GAP = "  "  # between columns
 
 
 OPTIONS = """
-folder FILE?  folder that contains all runs (default: 'runs'), or runs/NAME for the runs with this name
+folder FOLDER?  folder that contains all runs (default: 'runs'), or runs/NAME for the runs with this name
 --sort begun|loss=begun  begun: the latest run is last; loss: the run with the fewest bits per byte is first
 | --wide  print the entire table on a terminal, also if it is wider than the terminal
 | --json  print a JSON list with an object per run instead of a table
