@@ -45,7 +45,7 @@ NEUTRAL: dict[str, tuple] = {
     "reasoning_effort": ("none",),
     "verbosity": ("medium",),
     **dict.fromkeys(("best_of", "length_penalty", "repeat_penalty", "typical_p", "tfs"), (1,)),
-    **dict.fromkeys(("add_generation_prompt",), (True,)),
+    "add_generation_prompt": (True,),
 }
 T = TypeVar("T")
 # Prompts of a request. Checking more would take longer than a client waits for /health.

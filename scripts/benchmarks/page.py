@@ -45,14 +45,12 @@ def with_tables(page: str, folder: Path) -> str:
 
 
 def markdown(results: dict, parts: list[str], usual: str) -> str:
-    """Format rows as a Markdown table; columns with the same value in every row become a line below the table.
+    """Format the rows that have a figure as a Markdown table. No parts means all parts.
 
-    Args:
-        results: results that a benchmark saved.
-        parts: parts to include; empty for all.
-        usual: the machine that the page names.
+    Columns with the same value in every row become a line below the table. usual is the machine that the page names.
     """
-    rows = [cells(row) for row in results["rows"] if not parts or row["part"] in parts]
+    chosen = [row for row in results["rows"] if not parts or row["part"] in parts]
+    rows = [cells(row) for row in chosen if row["figure"] is not None]
     if not rows:
         raise UserError(f"{results['benchmark']}.json has no rows of {' '.join(parts)}")
 
