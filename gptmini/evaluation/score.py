@@ -1,8 +1,7 @@
 """Compute a model's loss on held-out text, summed over the text and over its parts."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -12,6 +11,7 @@ from torch import Tensor
 
 from gptmini.evaluation.windows import BLOCK_BYTES, NOT_SCORED, Passage
 from gptmini.model import GPT, next_token_loss
+from gptmini.model.gpt import in_eval_mode
 from gptmini.model.loss import split_rows
 from gptmini.user_error import UserError
 
@@ -111,7 +111,7 @@ def evaluate(
     Raises UserError if no target is scored.
     """
     tally = Tally()
-    with _in_eval_mode(model):
+    with in_eval_mode(model):
         for tokens, targets in batches:
             _score_batch(model, tally, tokens, targets)
     return tally.evaluation(tokens_per_byte)
@@ -134,7 +134,7 @@ def score(
     """
     tally = Tally()
     sums = [np.zeros((3, 0))]  # nats, tokens and bytes of the parts of each passage, (3, n_parts)
-    with _in_eval_mode(model):
+    with in_eval_mode(model):
         for passage in passages:
             sums.append(_sums_of_parts(model, tally, passage, byte_lengths, on_batch))
 
@@ -195,14 +195,3 @@ def _sum_by_part(parts: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.
     """
     starts = np.flatnonzero(np.diff(parts, prepend=-1))
     return parts[starts], np.add.reduceat(values, starts, axis=1)
-
-
-@contextmanager
-def _in_eval_mode(model: GPT) -> Iterator[None]:
-    """Put the model into eval mode, so that dropout is off. Restore the mode of the model afterwards."""
-    was_training = model.training
-    model.eval()
-    try:
-        yield
-    finally:
-        model.train(was_training)

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from gptmini.generation.decoding import NOT_FINITE, Decoder
 from gptmini.generation.rules import Rules
 from gptmini.model import GPT
+from gptmini.model.gpt import in_eval_mode
 from gptmini.model.packed import is_packed
 from gptmini.settings import (
     SAMPLE_BATCH_SIZE,
@@ -98,9 +99,7 @@ def generate_stream(
     if all_rules.max_new_tokens is not None:
         capacity = max(map(len, ids), default=0) + all_rules.max_new_tokens
 
-    was_training = model.training
-    model.eval()
-    try:
+    with in_eval_mode(model):
         decoder = Decoder(
             model,
             batch_size=min(batch_size, n_samples),
@@ -138,8 +137,6 @@ def generate_stream(
                     log_probability=log_probability,
                     finish=finish,
                 )
-    finally:
-        model.train(was_training)
 
 
 def generate(

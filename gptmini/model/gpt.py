@@ -1,7 +1,8 @@
 """The GPT: an embedding, N blocks and an unembedding."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import cast
 
 import torch
@@ -272,3 +273,14 @@ class _SkipNormal(TorchFunctionMode):
         if function is torch.nn.init.normal_:
             return options["tensor"]
         return function(*args, **options)
+
+
+@contextmanager
+def in_eval_mode(model: GPT) -> Iterator[None]:
+    """Put the model into eval mode, so that dropout is off. Restore the mode of the model afterwards."""
+    was_training = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(was_training)

@@ -8,6 +8,7 @@ from gptmini.data.chat_formats import ChatFormatError, checked_messages
 from gptmini.generation import Decoder, Rules, TextStream, checked_integer, checked_rules
 from gptmini.generation.text import as_list
 from gptmini.model import GPT
+from gptmini.model.gpt import in_eval_mode
 from gptmini.settings import CHAT_TOKENS, SAMPLE_SEED, SAMPLE_TEMPERATURE
 from gptmini.tokenizer import Tokenizer
 from gptmini.user_error import UserError
@@ -148,12 +149,8 @@ def chat(
     )
 
     def pieces() -> Generator[str, None, None]:
-        was_training = model.training
-        model.eval()
-        try:
+        with in_eval_mode(model):
             yield from conversation.answer()
-        finally:
-            model.train(was_training)
 
     return pieces() if stream else "".join(pieces())
 
