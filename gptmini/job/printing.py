@@ -5,6 +5,7 @@ A line of a run starts with a topic of at most eight letters, and texts follow.
 
 import shlex
 import sys
+from pathlib import Path
 
 from gptmini.printable import printable
 
