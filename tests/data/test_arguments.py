@@ -5,8 +5,7 @@ from functools import partial
 import pytest
 
 import gptmini
-from gptmini.data import Mixture, PublishedText, PydocCorpus, TextCorpus, TokenFiles
-from gptmini.data.hub import hub_text
+from gptmini.data import Mixture, PydocCorpus, TextCorpus, TokenFiles
 from refusals import refused_keys
 
 TEXT = partial(TextCorpus, path="a.txt", val_fraction=0.1)
@@ -14,23 +13,6 @@ TOKENS = partial(TokenFiles, path="a.bin", val_path=None)
 BATCHES = partial(gptmini.batches, None, batch_size=2, context_length=3, seed=1)
 MIXTURE = partial(Mixture, val_fraction=0.1)
 SOURCE = {"path": "a.txt", "weight": 1}
-PUBLISHED = partial(
-    PublishedText,
-    name="digits",
-    url="http://localhost:1/",
-    sha256=None,
-    path=None,
-    folder="downloads",
-)
-HUB = partial(
-    hub_text,
-    subset=None,
-    split="train",
-    val_split=None,
-    revision=None,
-    folder="downloads",
-    val_fraction=0.1,
-)
 
 
 @pytest.mark.parametrize(
@@ -40,10 +22,8 @@ HUB = partial(
         (TEXT, {"val_fraction": "0.1", "name": "../evil"}, {"val_fraction", "name"}),
         (TEXT, {"encoding": "utf-9"}, {"encoding"}),
         (TEXT, {"encoding": "base64", "filed": "text"}, {"encoding", "filed"}),
-        (PUBLISHED, {"val_fraction": 1}, {"val_fraction"}),
         (PydocCorpus, {"val_fraction": 1}, {"val_fraction"}),
         (TOKENS, {"val_fraction": 1}, {"val_fraction"}),
-        (HUB, {"dataset": "", "on_error": "pass", "field": ""}, {"dataset", "on_error", "field"}),
         (BATCHES, {"batch_size": 0, "seed": "1"}, {"batch_size", "seed"}),
         (MIXTURE, {"sources": {}}, {"sources"}),
         (MIXTURE, {"sources": {"a": SOURCE | {"weight": 0.5}}}, {"sources.a.weight"}),

@@ -203,30 +203,22 @@ def test_the_only_source_has_the_order_of_the_run():
     assert len({seed_of_source(7, place) for place in range(50)}) == 50
 
 
-class Tokens:
-    """A store of given training tokens with one or more sources."""
-
-    def __init__(self, *sources):
-        self.sources = [Source(f"{i}", weight, n) for i, (weight, n) in enumerate(sources)]
-        self.ids = np.arange(sum(n for _, n in sources), dtype=np.uint16)
-
-    def tokens(self, split):
-        return {"train": self.ids}[split]
-
-    def n_tokens(self, split):
-        return len(self.ids)
-
-    def check_size(self, split):
-        """Do nothing."""
-
-    def check_ids(self, split, ids):
-        """Do nothing."""
+def store_of(*sources):
+    """Return a store of given training tokens with one or more sources."""
+    ids = np.arange(sum(n for _, n in sources), dtype=np.uint16)
+    return SimpleNamespace(
+        sources=[Source(f"{i}", weight, n) for i, (weight, n) in enumerate(sources)],
+        tokens=lambda split: ids,
+        n_tokens=lambda split: len(ids),
+        check_size=lambda split: None,
+        check_ids=lambda split, ids: None,
+    )
 
 
 @pytest.mark.parametrize("sources", [[(1, 211)], [(3, 211), (1, 97), (2, 40)]])
 @pytest.mark.parametrize("start_step", [0, 7])
 def test_batches_of_ones_own_loop_are_those_of_a_run(sources, start_step):
-    store = Tokens(*sources)
+    store = store_of(*sources)
     settings = TrainerSettings(**SETTINGS | {"global_batch_size": 6, "batch_size": 3})
     module = TokenDataModule(store, settings, context_length=5, seed=9)
     module.trainer = SimpleNamespace(

@@ -54,10 +54,8 @@ def test_the_files_are_those_of_a_shell_in_the_order_of_their_names(folder, patt
         ("my.txt", "my"),
         ("dir/My Notes (2).v1.TXT", "my-notes-2-v1"),
         ("corpus.jsonl.gz", "corpus"),
-        ("README", "readme"),
         ("M\u00fcller.txt", "muller"),
         ("\u65e5\u672c.txt", ""),
-        ("texts", "texts"),
         ("texts/", "texts"),
         ("texts/part1/..", "texts"),
         ("texts/*.txt", "texts"),
@@ -65,9 +63,7 @@ def test_the_files_are_those_of_a_shell_in_the_order_of_their_names(folder, patt
         ("texts/part*.txt", "part"),
         ("*.txt", ""),
         ("-", "stdin"),
-        (["a.txt"], "a"),
         (["a.txt", "b.txt", "c"], "a-and-2-more"),
-        ("x" * 40, "x" * 30),
         ("x" * 300, "x" * 30),  # longer than any file name
         (["x" * 40, "b"], f"{'x' * 19}-and-1-more"),  # 30 characters
     ],

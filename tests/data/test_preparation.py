@@ -303,20 +303,6 @@ def test_a_text_is_prepared_once_under_any_name_of_its_folder(tmp_path):
     assert [path.name for path in (tmp_path / "data").iterdir()] == [old]
 
 
-class TextFile(Documents):
-    """A corpus of one file."""
-
-    def __init__(self, path):
-        super().__init__(undecided=(), val_fraction=0.5)
-        self.path = path
-
-    def identity(self, digest_of):
-        return {"file": digest_of(self.path)}
-
-    def documents(self):
-        yield Document(None, self.path.read_text())
-
-
 @pytest.mark.parametrize("when", ["learning", "encoding"])
 def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path, when):
     file = tmp_path / "a.txt"
@@ -332,7 +318,7 @@ def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path, when):
 
     watcher = Watcher(on_progress=changed)
     with pytest.raises(UserError, match=r"a\.txt must not change"):
-        prepare(TextFile(file), byte, tmp_path / "data", watcher=watcher)
+        prepare(TextCorpus(file, 0.5), byte, tmp_path / "data", watcher=watcher)
     assert list((tmp_path / "data").iterdir()) == []
 
 
