@@ -91,8 +91,7 @@ def encode_chats(
 ) -> Iterator[np.ndarray | None]:
     """Yield the ids of each chat as an int64 array. The loss does not count an id that is yielded as ~id.
 
-    Each document contains the messages of one chat in JSON. If on_error is "skip", None is yielded for a
-    chat that the template rejects, and `report` counts the chat.
+    If on_error is "skip", None is yielded for a chat that the template rejects, and `report` counts the chat.
 
     Raises UserError if the tokenizer has no chat template, or if the template rejects a chat.
     """

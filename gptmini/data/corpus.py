@@ -57,15 +57,12 @@ class Corpus(ABC):
     def prepare_tokens(self, preparation: "Preparation") -> bool:
         """Write the prepared folder unless it is complete. Return whether this call wrote it.
 
-        Called by gptmini.data.prepare. By default, the documents are encoded.
+        gptmini.data.prepare calls this method. By default, the documents are encoded.
         """
         return preparation.encode()
 
     def boundary(self) -> int | None:
-        """Return the number of UTF-8 bytes before the held-out end of the text.
-
-        Return None if hashes determine the splits of the documents.
-        """
+        """Return the number of UTF-8 bytes before the held-out end, or None if hashes determine the splits."""
         return None
 
     def share_read(self) -> float | None:

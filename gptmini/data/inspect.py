@@ -59,10 +59,9 @@ def inspect_split(
 def _documents(
     store: TokenStore, split: str, tokenizer: Tokenizer
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the start and the end of the text of each document in a split.
+    """Return the positions of the start and the end of the text of each document in a split, int64 (n,).
 
-    Starts and ends are positions of ids, int64 (n,). If the folder does not have an index, documents are separated by
-    end-of-text.
+    If the folder does not have an index, documents are separated by end-of-text.
     """
     ids = store.tokens(split)
     n_end = 0 if tokenizer.end_of_text is None else 1
@@ -72,8 +71,7 @@ def _documents(
         found = []
         for first in range(0, len(ids), IDS_AT_ONCE):
             block = without_marks(ids[first : first + IDS_AT_ONCE])
-            is_end = block == tokenizer.end_of_text
-            found.append(first + 1 + np.flatnonzero(is_end))
+            found.append(first + 1 + np.flatnonzero(block == tokenizer.end_of_text))
         found.append(np.array([len(ids) + n_end]))  # as if end-of-text followed the last document
         after = np.concatenate(found)
 

@@ -129,8 +129,7 @@ class Mixture(Corpus):
         else:
             tokenizer = self._tokenizer(preparation)
 
-        # Open each source that is already prepared. Prepare the other sources. The other sources include sources that
-        # were prepared before, but were deleted or moved since then.
+        # Prepare texts, also if their folders were deleted since the mixture was prepared.
         is_new = False
         stores = []
         # The kind and the content of the tokenizer determine the names and fingerprints of prepared folders.

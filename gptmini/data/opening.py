@@ -66,7 +66,7 @@ class Format(NamedTuple):
 
 
 def format_of(file: Path) -> Format:
-    """Return the format of a file. The extensions of the file determine the format."""
+    """Return the format of a file."""
     last = file.suffix.lower()
     return Format(
         kind=RECORDS.get(ending_of(file), "text"),
@@ -75,10 +75,7 @@ def format_of(file: Path) -> Format:
 
 
 def ending_of(file: Path) -> str:
-    """Return the last extension of a file in lower case.
-
-    For a compressed file, such as a.csv.gz, return the extension before the extension of the compression.
-    """
+    """Return the last extension of a file in lower case, without the compression: .csv for a.csv.gz."""
     ending = file.suffix.lower()
     return Path(file.stem).suffix.lower() if ending in PACKED else ending
 
@@ -101,8 +98,7 @@ class Opened(NamedTuple):
 def opened(file: Path, encoding: str) -> Iterator[Opened]:
     """Open a file as text in an encoding. A byte order mark in the file overrides the encoding.
 
-    Raises UserError if a compressed file is truncated or damaged. Raises UserError if the file is compressed with
-    Zstandard, but pyarrow is not installed.
+    Raises UserError if a compressed file is damaged, or if Zstandard requires pyarrow.
     """
     packing = format_of(file).packing
     # pyarrow reads its own file objects faster than Python's file objects.
@@ -116,8 +112,7 @@ def opened(file: Path, encoding: str) -> Iterator[Opened]:
             stream.read(len(mark))
             yield Opened(stream, raw, MARKS.get(mark, encoding), len(mark))
     except (EOFError, zlib.error, lzma.LZMAError, OSError) as error:
-        # If a file is damaged, the libraries raise an OSError without errno. An OSError of the operating system has an
-        # errno.
+        # An OSError of the operating system has an errno. An OSError of the libraries has none.
         if getattr(error, "errno", None) is not None:
             raise
         raise UserError(
@@ -149,9 +144,8 @@ def import_pyarrow(file: Path) -> ModuleType:
 def decoded(text: Opened, file: Path) -> Iterator[str]:
     """Decode an open file block by block.
 
-    Raises UserError for bytes that are not valid in the encoding. A zero byte in UTF-8 is an error too, because the
-    file is probably UTF-16. Text in UTF-8 does not contain zero bytes. In UTF-16, every second byte of English text is
-    zero.
+    Raises UserError for bytes that are not valid in the encoding, and for a zero byte in UTF-8, because the file is
+    probably UTF-16.
     """
     decoder = codecs.getincrementaldecoder(text.encoding)()
     offset = text.offset  # position of the block in the file

@@ -97,11 +97,8 @@ def find_files(key: str, paths: Paths, *, takes_own: bool = False) -> FoundFiles
 
 
 def hold_out(files: Sequence[Path], held_out: Sequence[Path]) -> tuple[list[Path], list[str]]:
-    """Return the files that are not held out, and a note on the others. Raise UserError if all files are held out.
-
-    Files are compared by device and inode number. Therefore a held-out file may have a different name in `files`, or
-    may be a link.
-    """
+    """Return the files that are not held out, and a note on the others. Raise UserError if all files are held out."""
+    # A held-out file may have a different name in `files`, or may be a link.
     held_out_ids = {_identity_of(file) for file in held_out}
     is_held_out = {file: _identity_of(file) in held_out_ids for file in files}
     if all(is_held_out.values()):

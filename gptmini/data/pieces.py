@@ -31,11 +31,7 @@ class Piece(NamedTuple):
 def in_pieces(parts: Iterator[Piece], file: Path) -> Iterator[Piece]:
     """Join parts of documents and cut them into pieces. The sizes of the parts do not change the pieces.
 
-    Args:
-        parts: parts of any size. Empty parts are allowed.
-        file: the file that an error shows.
-
-    Raises UserError if a run of characters without a place to cut is too long.
+    Raises UserError, which names the file, if a run of characters without a place to cut is too long.
     """
     pending = ""  # text of the current document that is not yet in a piece
     # The first `searched` characters of pending have no place to cut. The number is 0 if this is unknown.
@@ -66,9 +62,7 @@ def in_pieces(parts: Iterator[Piece], file: Path) -> Iterator[Piece]:
 
 
 def _place_to_cut(text: str, start: int, searched: int) -> int | None:
-    """Return the last place to cut within the first PIECE characters.
-
-    If these characters have no place to cut, return the next place after them.
+    """Return the last place to cut within the first PIECE characters, or otherwise the next place after them.
 
     The first `searched` characters have no place to cut. These characters are not searched a second time.
     """

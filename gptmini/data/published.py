@@ -95,11 +95,7 @@ def download(url: str) -> bytes:
 
 
 def missing_text_error(what: str) -> UserError:
-    """Return the error for a missing text that only a run folder names.
-
-    The command line does not name this text. gptmini never downloads the text, because the run folder may come from
-    somebody else.
-    """
+    """Return the error for a missing text that only a run folder names, which may come from somebody else."""
     return UserError(
         f"{what} is missing, and gptmini does not download text that only a run folder names; "
         "if you trust this run, run gptmini prepare with the overrides of the run to download the text"

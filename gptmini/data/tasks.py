@@ -152,8 +152,8 @@ def join_split(
 ) -> dict:
     """Write the ids of a split and the index of its documents. Return the entry of the split for meta.json.
 
-    byte_lengths, (n_vocab,), is given only for chats. The template adds text to the messages of a chat. Therefore the
-    bytes of text are counted from the ids.
+    byte_lengths, (n_vocab,), is given only for chats. Their bytes are counted from the ids, because the template adds
+    text to the messages.
     """
     n_documents = 0
     n_bytes = 0
