@@ -63,12 +63,9 @@ def write_checkpoint(checkpoint: dict, path: Path, *, previous: Path | None = No
 def read_checkpoint(path: Path, *, mapped: bool = False, is_checked: bool = False) -> dict:
     """Read a checkpoint onto the CPU without running any code in the file.
 
-    Args:
-        path: the checkpoint's file.
-        mapped: whether tensors stay in the file until they are used. A caller that needs only the weights then does
-            not read the optimizer state. The optimizer state is twice as large as the weights. The file must not
-            change while its tensors are used.
-        is_checked: whether the checksums were verified before, for example by another process of the run.
+    With mapped=True, tensors stay in the file until they are used, so that a caller that needs only the weights does
+    not read the optimizer state. The file must not change before that. is_checked says that the checksums were verified
+    before, for example by another process of the run.
 
     Raises UserError if the file has a different format, is damaged, or contains pickled code.
     """

@@ -123,10 +123,6 @@ _ROTARY_SETTINGS = {
     "d_ff": "intermediate_size",
 }
 _QKV = ("self_attn.q_proj.weight", "self_attn.k_proj.weight", "self_attn.v_proj.weight")
-_ROTARY_ATTENTION = {
-    "attention.qkv.weight": _QKV,
-    "attention.output.weight": ("self_attn.o_proj.weight",),
-}
 
 _NANOCHAT = Architecture(
     class_name="NanoChatForCausalLM",
@@ -144,7 +140,8 @@ _NANOCHAT = Architecture(
     block_prefix="model.layers.",
     weights_outside_blocks={"embedding.weight": ("model.embed_tokens.weight",)},
     weights_of_a_block={
-        **_ROTARY_ATTENTION,
+        "attention.qkv.weight": _QKV,
+        "attention.output.weight": ("self_attn.o_proj.weight",),
         "mlp.input.weight": ("mlp.fc1.weight",),
         "mlp.output.weight": ("mlp.fc2.weight",),
     },

@@ -1,5 +1,6 @@
 """Read a Hugging Face model from the safetensors and JSON files in a folder. No code in the folder is run."""
 
+import os
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -98,7 +99,11 @@ def _weight_files(path: Path) -> list[Path]:
             "pickled weights (.bin), because a pickle can run code"
         )
     index = checked(read_json(path / INDEX), Index, path / INDEX)
-    return [path / name for name in sorted(set(index["weight_map"].values()))]
+    names = sorted(set(index["weight_map"].values()))
+    for name in names:
+        if not os.path.exists(path / name):  # noqa: PTH110 (Path.exists refuses some names)
+            raise UserError(f"{path / INDEX} lists {name!r:.80}; download this file too")
+    return [path / name for name in names]
 
 
 def _with_prefix(state: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -64,8 +64,7 @@ class GPT2Settings:
 def prebuilt(tokenizer: Tokenizer, *, name: str, sha256: str) -> partial:
     """Return a builder for an existing tokenizer. The builder's name and the digest sha256 identify the tokenizer.
 
-    If preparation puts ids before each document, these ids are a keyword argument of the builder too. These ids must
-    change the fingerprint of the prepared text, because earlier versions of gptmini did not write these ids.
+    Ids that preparation puts before each document identify it too, because earlier versions did not write these ids.
     """
     before = document_prefix(tokenizer)
     keywords = {"sha256": sha256} | ({"before": before} if before else {})

@@ -42,10 +42,7 @@ SHOWN = 300  # maximum number of characters of a template's error that a message
 
 
 class RefusedChatError(UserError):
-    """The error for a chat that cannot be encoded. Other chats may work.
-
-    It is raised if the template rejects the chat, or if the ids or the answers of the chat cannot be determined.
-    """
+    """The error for a chat that the template rejects, or whose ids or answers are unclear. Other chats may work."""
 
 
 class ChatEncoder:

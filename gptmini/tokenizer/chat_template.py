@@ -22,10 +22,7 @@ THOUGHTS = ("reasoning_content", "thinking", "reasoning")
 
 
 class GenerationTag(Extension):
-    """The tag {% generation %}, with which some templates mark answers for transformers.
-
-    This class accepts the tag, but does not add marks to the text.
-    """
+    """The tag {% generation %}, with which templates mark answers for transformers. This class adds no marks."""
 
     tags: ClassVar[set[str]] = {"generation"}
     marks: ClassVar[tuple[str, str]] = ("", "")

@@ -45,12 +45,10 @@ def bpe(
     Args:
         documents: the documents of a corpus. They are read once. If they have a method share_read, as Corpus has, this
             method returns the fraction of the text that has been read.
-        vocab_size: number of ids. This number includes the 256 bytes, the merges and end-of-text. If the text is short,
-            the tokenizer may have fewer merges.
+        vocab_size: number of ids: the 256 bytes, end-of-text and the merges, of which a short text may have fewer.
         train_bytes: approximate limit of the bytes of text to learn from. None for no limit. If the text is longer,
             random parts of the text are used. If documents has no method share_read, the start of the text is used.
 
-    Raises pydantic.ValidationError if vocab_size or train_bytes is out of range.
     Source: Sennrich et al. 2016, section 3.2. The pairs consist of bytes, as in Radford et al. 2019, section 2.2. The
     tokenizers library learns the pairs.
     """
@@ -119,8 +117,7 @@ def _training_slices(documents: Iterable[Document], train_bytes: float) -> Itera
 def split_slices(text: str, most: int) -> Iterator[str]:
     """Split a text into parts of at most `most` characters.
 
-    Each part except the last part ends after a line break. If a part has no line break, the part ends after a space. If
-    a part has no space either, a word is split. Joined together, the parts are the same as the text.
+    Each part except the last ends after a line break, or else after a space, or else inside a word.
     """
     start = 0
     while len(text) - start > most:

@@ -29,10 +29,7 @@ REFUSED = ("dropout", "continuing_subword_prefix", "end_of_word_suffix")
 
 
 class LibraryTokenizer:
-    """A tokenizer that runs an unchanged tokenizer.json.
-
-    If a text contains the string of a special token, the string is ordinary text.
-    """
+    """A tokenizer that runs an unchanged tokenizer.json. The string of a special token in a text is ordinary text."""
 
     kind = "tokenizers"
 

@@ -39,10 +39,7 @@ PLAIN_TEMPLATE_AFTER_BOS = "{{- bos_token -}}" + PLAIN_TEMPLATE
 
 
 class Encoded(NamedTuple):
-    """The ids of a text, and the positions of the characters at which each id starts and ends.
-
-    The fields have the same names as in the tokenizers library.
-    """
+    """The ids of a text, and the start and end of each id in characters, named as in the tokenizers library."""
 
     ids: list[int]
     offsets: list[tuple[int, int]]

@@ -86,19 +86,13 @@ def bos_id_of(tokenizer: Tokenizer) -> int | None:
 
 
 def document_prefix(tokenizer: Tokenizer) -> list[int]:
-    """Return the ids that preparation puts before each document.
-
-    The list is empty if the only id before a text is end-of-text, because end-of-text already separates documents.
-    """
+    """Return the ids that preparation puts before each document, except end-of-text, which already separates them."""
     prefix = list(tokenizer.prefix_ids)
     return [] if prefix == [tokenizer.end_of_text] else prefix
 
 
 def without_prefix(tokenizer: Tokenizer, ids: np.ndarray) -> np.ndarray:
-    """Return the ids of a document, (n,), without the ids before its text.
-
-    Preparation, or a chat template, may have put ids before the text.
-    """
+    """Return the ids of a document, (n,), without the ids that preparation or a template put before its text."""
     prefix = list(tokenizer.prefix_ids)
     if prefix and ids[: len(prefix)].tolist() == prefix:
         return ids[len(prefix) :]

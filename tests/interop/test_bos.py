@@ -281,25 +281,6 @@ def test_fingerprints_change_only_with_the_beginning_of_a_text(folders, kind):
     assert tokenizer.to_dict() == state
 
 
-def test_a_text_prepared_by_an_earlier_version_is_read_as_it_is(folders, file, tmp_path):
-    """Earlier versions prepared it without <s>."""
-    tokenizer = read(folders["adds <s>"])
-    (tmp_path / "train.txt").write_text(WORDS)
-    corpus = TextCorpus(tmp_path / "train.txt", 0.5, val_path=file)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tasks, "document_prefix", lambda tokenizer: [])
-        store, _ = prepare(corpus, lambda documents: tokenizer, tmp_path / "old")
-    assert 0 not in store.tokens("val")
-
-    new = TextFiles([file], "text", None)
-    old = PreparedText(store.folder, "val", None)
-    (of_old, _), (of_new, _) = old.documents(tokenizer), new.documents(tokenizer)
-    assert [ids.tolist() for ids in of_old] == [ids.tolist() for ids in of_new]
-    (stream,) = old.streams(tokenizer)
-    assert stream.ids.tolist() == store.tokens("val").tolist()
-    assert inspect_split(store, "val", tokenizer, 99).first == TEXTS[:3]
-
-
 def test_token_files_stay_as_they_are_and_their_beginnings_are_no_text(folders, tmp_path):
     tokenizer = read(folders["adds <s>"])
     ids = [0, *tokenizer.encode(WORDS), 1] * 20

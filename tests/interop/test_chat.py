@@ -130,10 +130,13 @@ def chats(tmp_path):
 
 
 def prepared(tmp_path, file, tokenizer, **how):
-    def of_model(documents):
-        return tokenizer
-
-    return prepare(TextCorpus(file, 0.2, template="chat", **how), of_model, tmp_path / "data")[0]
+    """Prepare chats. If each can be trained on, nothing is told of them."""
+    corpus = TextCorpus(file, 0.2, template="chat", **how)
+    notes = []
+    watcher = Watcher(on_note=notes.append)
+    store, _ = prepare(corpus, lambda documents: tokenizer, tmp_path / "data", watcher=watcher)
+    assert notes == []
+    return store
 
 
 def test_a_store_of_chats_marks_what_the_loss_does_not_count(tmp_path, chats):
@@ -320,26 +323,6 @@ def test_roles_that_occur_are_named_where_no_answer_is_trained_on(tmp_path):
     prepare(corpus, lambda documents: tokenizer, tmp_path / "data", watcher=watcher)
     (note,) = notes
     assert re.match(r"100 chats .* 'assistant', .* assistant, gpt, human, system, user$", note)
-
-
-@pytest.mark.parametrize("loss_on", ["answers", "all"])
-def test_nothing_is_told_of_chats_that_are_all_trained_on(tmp_path, loss_on):
-    """With loss_on=all, chats without an answer are trained on too."""
-    chat = CHAT if loss_on == "answers" else CHAT[:2]
-    (tmp_path / "some.jsonl").write_text(json.dumps({"messages": chat}) + "\n")
-    (tmp_path / "val.jsonl").write_text(json.dumps({"messages": chat}) + "\n")
-    tokenizer = read(folder_with(tmp_path / "theirs", PLAIN))
-    corpus = TextCorpus(
-        tmp_path / "some.jsonl",
-        0.2,
-        val_path=tmp_path / "val.jsonl",
-        template="chat",
-        loss_on=loss_on,
-    )
-    notes = []
-    watcher = Watcher(on_note=notes.append)
-    prepare(corpus, lambda documents: tokenizer, tmp_path / "data", watcher=watcher)
-    assert notes == []
 
 
 def test_a_refusal_says_why_nothing_is_left(tmp_path, chats):

@@ -78,20 +78,15 @@ def test_weights_have_the_names_and_values_of_llama_cpp(tmp_path, model):
 def test_matrices_of_gpt2_are_those_of_transformers_transposed(tmp_path):
     ours, _, reader = written(tmp_path / "m.gguf", "gpt2")
     tensors = {tensor.name: tensor.data for tensor in reader.tensors}
-    _, state = to_hugging_face(ours)
-    # transformers' Conv1D stores (in, out), and llama.cpp multiplies by (out, in).
-    for theirs, name in (
-        ("attn.c_attn", "attn_qkv"),
-        ("attn.c_proj", "attn_output"),
-        ("mlp.c_fc", "ffn_up"),
-        ("mlp.c_proj", "ffn_down"),
+    # transformers' Conv1D stores (in, out), and llama.cpp multiplies by (out, in), as gptmini does.
+    block = ours.blocks[1]
+    for name, module in (
+        ("attn_qkv", block.attention.qkv),
+        ("attn_output", block.attention.output),
+        ("ffn_up", block.mlp.input),
+        ("ffn_down", block.mlp.output),
     ):
-        expected = state[f"transformer.h.1.{theirs}.weight"].numpy().T
-        assert np.array_equal(tensors[f"blk.1.{name}.weight"], expected)
-    # Queries, keys and values, each (C, C), stacked as in gptmini's own weight.
-    assert np.array_equal(
-        tensors["blk.1.attn_qkv.weight"], ours.blocks[1].attention.qkv.weight.detach().numpy()
-    )
+        assert np.array_equal(tensors[f"blk.1.{name}.weight"], module.weight.detach().numpy())
 
 
 def test_heads_of_qwen_3_have_their_halves_exchanged(tmp_path):
@@ -110,22 +105,23 @@ def test_heads_of_qwen_3_have_their_halves_exchanged(tmp_path):
 def test_the_settings_are_those_of_the_model(tmp_path):
     ours, coder, reader = written(tmp_path / "m.gguf")
     config = ours.config
-    assert value(reader, "general.architecture") == "qwen3"
-    assert value(reader, "general.name") == "mine"
-    assert value(reader, "qwen3.context_length") == config.context_length
-    assert value(reader, "qwen3.embedding_length") == 64
-    assert value(reader, "qwen3.feed_forward_length") == 96
-    assert value(reader, "qwen3.block_count") == config.n_layers
-    assert (
-        value(reader, "qwen3.attention.head_count"),
-        value(reader, "qwen3.attention.head_count_kv"),
-    ) == (4, 2)
-    assert value(reader, "qwen3.rope.freq_base") == config.rotary_base
-    assert value(reader, "qwen3.rope.dimension_count") == 16
-    assert value(reader, "qwen3.attention.layer_norm_rms_epsilon") == pytest.approx(1e-5)
-    assert value(reader, "tokenizer.ggml.pre") == "gpt-2"
-    assert value(reader, "tokenizer.ggml.eos_token_id") == coder.end_of_text
-    assert value(reader, "tokenizer.ggml.add_bos_token") is False
+    expected = {
+        "general.architecture": "qwen3",
+        "general.name": "mine",
+        "qwen3.context_length": config.context_length,
+        "qwen3.embedding_length": 64,
+        "qwen3.feed_forward_length": 96,
+        "qwen3.block_count": config.n_layers,
+        "qwen3.attention.head_count": 4,
+        "qwen3.attention.head_count_kv": 2,
+        "qwen3.rope.freq_base": config.rotary_base,
+        "qwen3.rope.dimension_count": 16,
+        "qwen3.attention.layer_norm_rms_epsilon": pytest.approx(1e-5),
+        "tokenizer.ggml.pre": "gpt-2",
+        "tokenizer.ggml.eos_token_id": coder.end_of_text,
+        "tokenizer.ggml.add_bos_token": False,
+    }
+    assert {key: value(reader, key) for key in expected} == expected
     tokens = value(reader, "tokenizer.ggml.tokens")
     assert (len(tokens), tokens[-1], tokens[ord("a")]) == (coder.n_vocab, "<|endoftext|>", "a")
     assert tokens[ord(" ")] == "\u0120"  # GPT-2's letter for a space

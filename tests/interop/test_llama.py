@@ -71,7 +71,7 @@ def made(model):
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_logits_and_gradients_equal_those_of_transformers_both_ways(model):
+def test_logits_equal_those_of_transformers_both_ways(model):
     theirs = made(model)
     ours = from_hugging_face(theirs.config.to_dict(), theirs.state_dict()).eval()
     tokens = torch.randint(V, (2, CONTEXT))
@@ -79,13 +79,6 @@ def test_logits_and_gradients_equal_those_of_transformers_both_ways(model):
     got = ours(tokens)
     largest = expected.abs().max()
     assert (got - expected).abs().max() < 1e-5 * largest
-
-    expected.logsumexp(-1).sum().backward()
-    got.logsumexp(-1).sum().backward()
-    for ours_name, theirs_name in (("gate", "gate_proj"), ("input", "up_proj")):
-        wanted = theirs.get_parameter(f"model.layers.1.mlp.{theirs_name}.weight").grad
-        found = ours.get_parameter(f"blocks.1.mlp.{ours_name}.weight").grad
-        assert (found - wanted).abs().max() < 1e-4 * wanted.abs().max()
 
     config, state = to_hugging_face(ours)
     assert config["model_type"] == MODELS[model][2]
@@ -102,33 +95,16 @@ def test_logits_and_gradients_equal_those_of_transformers_both_ways(model):
     ("model", "changes", "said"),
     [
         ("mistral", {"sliding_window": 128}, "sliding_window must be null .*, got 128"),
-        (
-            "qwen2",
-            {"use_sliding_window": True},
-            "use_sliding_window must be False to import .*qwen2",
-        ),
+        ("mistral", {"sliding_window": "a"}, "sliding_window: .* got 'a'"),
+        ("qwen2", {"use_sliding_window": True}, "use_sliding_window must be False .*qwen2"),
         ("qwen3", {"layer_types": ["sliding_attention"]}, "layer_types must be only full_attent"),
+        ("qwen3", {"layer_types": [{}]}, r"layer_types\.0: .* got {}"),
         ("qwen3", {"head_dim": None}, "the config of a model of type qwen3 must have head_dim"),
+        ("qwen3", {"head_dim": -1}, "d_head: .* got -1"),
         ("llama 3", {"hidden_act": "gelu"}, "hidden_act must be silu to import .* llama"),
         ("llama 3", {"rope_scaling": "x"}, "rope_scaling: .* got 'x'"),
-        (
-            "mistral",
-            {"max_position_embeddings": "a", "sliding_window": 5},
-            "max_position_embeddings: .*'a'",
-        ),
-        ("mistral", {"sliding_window": "a"}, "sliding_window: .* got 'a'"),
-        ("qwen3", {"layer_types": 5}, "layer_types: .* got 5"),
-        ("qwen3", {"layer_types": [{}]}, r"layer_types\.0: .* got {}"),
-        ("qwen3", {"head_dim": -1}, "d_head: .* got -1"),
-        ("llama 3", {"rope_scaling": LLAMA_3 | {"rope_type": []}}, r"rope_scaling\.rope_type: .*"),
-        (
-            "llama 3",
-            {"rope_parameters": LLAMA_3 | {"factor": 0}},
-            r"rotary_scaling\.factor: .* got 0",
-        ),
-        ("llama 3", {"rms_norm_eps": "1e-5"}, "norm_eps: .* got '1e-5'"),
+        ("llama 3", {"rope_parameters": LLAMA_3 | {"factor": 0}}, r"rotary_scaling\.factor: .* 0"),
         ("llama 3", {"mlp_bias": None}, "bias: .* got None"),
-        ("llama 3", {"rope_scaling": LINEAR | {"partial_rotary_factor": 0.5}}, "must be 1 .*0.5"),
         ("llama 3", {"partial_rotary_factor": 0.5}, "partial_rotary_factor must be 1 .*, got 0.5"),
         ("llama 3", {"rope_scaling": {"rope_type": "yarn"}}, "rope_type must be one of default, "),
         ("llama 3", {"rope_scaling": {"type": "llama3", "factor": 8.0}}, "must have low_freq_fac"),

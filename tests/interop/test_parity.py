@@ -8,7 +8,7 @@ import torch
 from gptmini.interop.hugging_face import from_hugging_face, to_hugging_face
 from gptmini.model import GPT, GPTConfig
 from gptmini.user_error import UserError
-from sizes import GPT2, MODERN, SIZES, F, G
+from sizes import GPT2, MODERN, F, G
 from toys import wide_gpt
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -16,78 +16,10 @@ transformers = pytest.importorskip(
     "transformers", reason="parity is measured against transformers, a dev dependency"
 )
 
-# Sizes under Hugging Face's names, with three blocks, so that a middle layer is compared.
-HF_GPT2 = {
-    "vocab_size": SIZES["vocab_size"],
-    "n_positions": SIZES["context_length"],
-    "n_embd": SIZES["d_model"],
-    "n_layer": 3,
-    "n_head": SIZES["n_heads"],
-}
-HF_NANOCHAT = {
-    "vocab_size": SIZES["vocab_size"],
-    "max_position_embeddings": SIZES["context_length"],
-    "hidden_size": SIZES["d_model"],
-    "intermediate_size": F,
-    "num_hidden_layers": 3,
-    "num_attention_heads": SIZES["n_heads"],
-    "num_key_value_heads": G,
-}
-
-
-def hugging_face(kind):
-    torch.manual_seed(0)
-    if kind == "gpt2":
-        model = transformers.GPT2LMHeadModel(transformers.GPT2Config(**HF_GPT2))
-    else:
-        model = transformers.NanoChatForCausalLM(transformers.NanoChatConfig(**HF_NANOCHAT))
-
-    for parameter in model.parameters():  # wide enough that a wrong formula shows
-        torch.nn.init.normal_(parameter, std=0.5)
-    return model.eval()
-
-
-@pytest.mark.parametrize("kind", ["gpt2", "nanochat"])
-def test_logits_and_gradients_equal_hugging_face_and_export_is_exact(kind):
-    theirs = hugging_face(kind)
-    ours = from_hugging_face(theirs.config.to_dict(), theirs.state_dict()).eval()
-    tokens = torch.randint(11, (2, 13))
-    expected = theirs(tokens).logits
-    got = ours(tokens)
-    torch.testing.assert_close(got, expected, atol=1e-5, rtol=1e-5)
-
-    expected.logsumexp(-1).sum().backward()
-    got.logsumexp(-1).sum().backward()
-    if kind == "gpt2":
-        wanted = theirs.get_parameter("transformer.h.1.mlp.c_fc.weight").grad.T
-    else:
-        wanted = theirs.get_parameter("model.layers.1.mlp.fc1.weight").grad
-    found = ours.blocks[1].mlp.input.weight.grad
-    torch.testing.assert_close(found, wanted, atol=1e-4, rtol=1e-4)
-
-    config, state = to_hugging_face(ours)
-    assert config.pop("model_type") == kind
-    back = type(theirs)(type(theirs.config)(**config)).eval()
-    back.load_state_dict(state)
-    assert torch.equal(back(tokens).logits, expected)
-
-
-@pytest.mark.parametrize("kind", ["gpt2", "nanochat"])
-def test_attention_weights_equal_hugging_face_layer_by_layer(kind):
-    theirs = hugging_face(kind)
-    theirs.set_attn_implementation("eager")  # only this implementation returns them
-    ours = from_hugging_face(theirs.config.to_dict(), theirs.state_dict()).eval()
-    tokens = torch.randint(11, (2, 7))
-    expected = theirs(tokens, output_attentions=True).attentions
-    expected = torch.stack([expected[i] for i in (2, 0, 1)])
-    got = ours.attention_weights(tokens, [2, 0, -2])
-
-    torch.testing.assert_close(got, expected, atol=1e-5, rtol=1e-4)
-    assert not got.requires_grad
-
-
 UNCAPPED = MODERN | {"n_kv_heads": G, "d_ff": F, "logit_softcap": None}
 VARIANTS = {
+    "gpt2": ("gpt2", GPT2),
+    "nanochat": ("nanochat", MODERN | {"n_kv_heads": G}),
     "gpt2 untied": ("gpt2", GPT2 | {"tie_embeddings": False}),
     "gpt2 without biases": ("gpt2", GPT2 | {"bias": False, "d_ff": F}),
     "gpt2 with the exact GELU": ("gpt2", GPT2 | {"mlp": "gelu_exact"}),
@@ -122,6 +54,20 @@ def test_variants_equal_hugging_face_both_ways(variant):
         assert expected.abs().max() > 1
         torch.testing.assert_close(theirs(tokens).logits, expected, atol=1e-5, rtol=1e-5)
         torch.testing.assert_close(back(tokens), expected, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("variant", ["gpt2", "nanochat"])
+def test_attention_weights_equal_hugging_face_layer_by_layer(variant):
+    ours = wide_gpt(VARIANTS[variant][1] | {"n_layers": 3}).eval()
+    theirs = in_transformers(*to_hugging_face(ours))
+    theirs.set_attn_implementation("eager")  # only this implementation returns them
+    tokens = torch.randint(11, (2, 7))
+    expected = theirs(tokens, output_attentions=True).attentions
+    expected = torch.stack([expected[i] for i in (2, 0, 1)])
+    got = ours.attention_weights(tokens, [2, 0, -2])
+
+    torch.testing.assert_close(got, expected, atol=1e-5, rtol=1e-4)
+    assert not got.requires_grad
 
 
 def test_the_model_type_that_most_programs_know_is_chosen():
