@@ -90,9 +90,8 @@ def _check_format(checkpoint: dict, path: Path) -> None:
     written_by = str(entry.get("version"))
     if entry.get("format") != FORMAT or written_by.startswith(UNREAD):
         raise UserError(
-            f"{path} was written by gptmini {written_by:.20}, in checkpoint format {entry.get('format')!r:.20}; this "
-            "version cannot read it; install the version that wrote it, or export the model with that version and "
-            "import it"
+            f"{path} was written by gptmini {written_by:.20}, in checkpoint format {entry.get('format')!r:.20}, which "
+            "this version cannot read; install that version, or export the model with it and import the export"
         )
 
 

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from pydantic import NonNegativeInt, PositiveInt, validate_call
@@ -77,9 +77,10 @@ class LibraryTokenizer:
         self.bos_token = bos_token if chat is None else chat.get("bos_token")
         with library_errors("the tokenizer cannot encode text"):
             self.prefix_ids: Sequence[int] = self._ids_before_a_text()
-            named = None if self.bos_token is None else self._tokenizer.token_to_id(self.bos_token)
+        vocabulary = self._tokenizer.get_vocab(with_added_tokens=True)
+        named = None if self.bos_token is None else vocabulary.get(self.bos_token)
         self.bos_id: int | None = None if self.prefix_ids or named == end_of_text else named
-        self._bytes_of = _bytes_of_ids(self._tokenizer, tree)
+        self._bytes_of = _bytes_of_ids(vocabulary, tree)
         self.prefix_text = " " if self.decode(self.encode("a")).startswith(" ") else ""
         ids = [*self._bytes_of, *more_ends, *([] if end_of_text is None else [end_of_text])]
         if max(ids, default=0) >= n_vocab:
@@ -123,9 +124,8 @@ class LibraryTokenizer:
 
         # transformers treats a named token as special, even if this token is only a word of the vocabulary.
         known = {token["content"] for token in added}
-        others = [name for name in names.values() if name not in known]
-        with library_errors("the tokenizer cannot encode the chat"):
-            words = [name for name in others if self._tokenizer.token_to_id(name) is not None]
+        vocabulary = self._tokenizer.get_vocab()
+        words = [name for name in names.values() if name in vocabulary and name not in known]
         with_special.add_special_tokens(words)
         return ChatEncoder(
             template,
@@ -226,7 +226,7 @@ def check_settings(tree: dict) -> None:
             raise ValueError(f"model.{name} must be unset, got {model[name]!r:.80}")
 
 
-def _bytes_of_ids(tokenizer: Any, tree: dict) -> dict[int, bytes]:
+def _bytes_of_ids(vocabulary: dict[str, int], tree: dict) -> dict[int, bytes]:
     # The decoder shows whether tokens are in letters, in SentencePiece's characters, or plain text. Without a decoder,
     # they are in letters if the file converts text to letters before it encodes the text.
     added = {token["id"] for token in tree.get("added_tokens") or []}
@@ -235,7 +235,7 @@ def _bytes_of_ids(tokenizer: Any, tree: dict) -> dict[int, bytes]:
     has_byte_tokens = '"ByteFallback"' in decoder
 
     found = {}
-    for token, i in tokenizer.get_vocab(with_added_tokens=True).items():
+    for token, i in vocabulary.items():
         if has_byte_tokens and BYTE_TOKEN.fullmatch(token):
             found[i] = bytes([int(token[3:5], 16)])
         elif is_in_letters:

@@ -116,8 +116,8 @@ def test_a_named_token_that_is_no_unicode_is_refused(tmp_path):
     folder = folder_with(tmp_path, "{{ bos_token }}" + PLAIN)
     config = json.loads((folder / "tokenizer_config.json").read_text()) | {"bos_token": "\ud800"}
     (folder / "tokenizer_config.json").write_text(json.dumps(config))
-    with pytest.raises(UserError, match="cannot encode"):
-        read(folder)
+    with pytest.raises(UserError, match="the tokenizer cannot encode the chat"):
+        read(folder).chat_encoder.encode(CHAT)
 
 
 @pytest.fixture
