@@ -161,29 +161,6 @@ def test_byte_pairs_without_every_byte_are_run_by_the_library(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        ("json", "{"),
-        ("n_vocab", "x"),
-        ("n_vocab", True),
-        ("end_of_text", -5),
-        ("end_of_text", 2**70),
-        ("more_ends", [-5, 3]),
-        ("chat", {"chat_template": [1]}),
-        ("chat", [1]),
-    ],
-)
-def test_a_stored_tokenizer_with_a_field_of_another_type_is_refused_by_name(field, value):
-    made = of_sentence_piece()
-    coder = LibraryTokenizer(made.to_str(), n_vocab=made.get_vocab_size(), end_of_text=1)
-    state = coder.to_dict()
-    assert tokenizer.from_dict(state).to_dict() == state
-    said = {"json": "cannot load the tokenizer", "end_of_text": "got -5|ids must be below"}
-    with pytest.raises(UserError, match=said.get(field, field)):
-        tokenizer.from_dict(state | {field: value})
-
-
-@pytest.mark.parametrize(
     ("special", "named", "end"),
     [
         (["<s>", "</s>", "<end>"], {"eos_token": {"content": "<end>"}}, 2),
