@@ -150,7 +150,7 @@ class ChatEncoder:
         return self._rendered([rename_thoughts(message) for message in messages], prompt=True)
 
     def prompt(self, messages: Sequence[Message]) -> list[int]:
-        """Return the ids of a chat up to the start of its next answer. Raises RefusedChatError if they are none."""
+        """Return the ids of a chat up to the start of its next answer. Raises RefusedChatError if there are none."""
         messages = [rename_thoughts(message) for message in messages]
         _, ids, _ = self._encode_text(messages, prompt=True)
         if not ids:
