@@ -1,7 +1,6 @@
 """Turn command-line overrides into Hydra's override grammar. Users write the overrides in a shell."""
 
 import re
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -37,50 +36,39 @@ def quote_for_hydra(typed: Sequence[str], *, multirun: bool = False) -> list[str
     readable = []
     for line in typed:
         key, equals, value = line.partition("=")
-        if equals and key != key.rstrip():
-            fix = shlex.quote(f"{key.rstrip()}={value.lstrip()}")
-            raise UserError(f"an override must have no space before =, got {line}; write {fix}")
         if not equals and not line.startswith("~"):
             raise UserError(f"an override must be KEY=VALUE, got {line}")
         if key_of(line) in FOLDERS:
             raise UserError(f"{key_of(line)} has no effect; set folder=, runs_dir= or data_dir=")
-        is_read = False
-        is_sweep = False
-        is_text = False
-        is_no_option = False
         is_text_key = key.lstrip("+") in keys_with("text")
         try:
             override = parser.parse_override(line)
         except HydraException:
-            pass
-        else:
-            is_read = True
-            is_sweep = override.is_sweep_override()
-            is_text = override.is_delete() or isinstance(override.value(), str | None)
-            is_scalar = isinstance(override.value(), int | float | None)
-            is_no_option = equals and is_scalar and (CONFIGS / key.lstrip("+")).is_dir()
+            if not is_text_key and value.startswith(("[", "{")):
+                raise UserError(
+                    f"cannot parse {line} as a list or mapping; put quotes around strings with special characters"
+                ) from None
+            readable.append(f"{key}={quoted(value)}")
+            continue
 
-        if not is_read and not is_text_key and value.startswith(("[", "{")):
-            raise UserError(
-                f"cannot parse {line} as a list or mapping; put quotes around strings with special characters"
-            )
-
-        is_notation = value.startswith(NOTATION) or SWEEPS.match(value) is not None
-        if is_no_option:
+        is_sweep = override.is_sweep_override()
+        is_text = override.is_delete() or isinstance(override.value(), str | None)
+        is_scalar = isinstance(override.value(), int | float | None)
+        if equals and is_scalar and (CONFIGS / key.lstrip("+")).is_dir():
             is_meant = False  # with a quoted value, Hydra's error lists the options of the group
-        elif is_text_key and value != value.strip():
-            is_meant = False  # Hydra would drop the spaces
-        elif is_text_key and multirun:
-            is_meant = is_read
         elif is_text_key:
-            is_meant = is_read and not is_sweep and (is_text or is_notation)
+            is_notation = value.startswith(NOTATION) or SWEEPS.match(value) is not None
+            is_one = not is_sweep and (is_text or is_notation)
+            is_meant = value == value.strip() and (
+                multirun or is_one
+            )  # Hydra would drop the spaces
         elif is_sweep and not multirun:
             raise UserError(
                 f"{line} has several values; use gptmini sweep or -m to train one run for each, or write a decimal "
                 "point instead of a comma"
             )
         else:
-            is_meant = is_read
+            is_meant = True
         readable.append(line if is_meant else f"{key}={quoted(value)}")
     return readable
 

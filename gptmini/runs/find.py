@@ -1,6 +1,5 @@
 """Find the run and the checkpoint that a path from the command line means. Every command uses these functions."""
 
-import re
 from pathlib import Path
 
 from gptmini.files import is_temporary
@@ -14,9 +13,6 @@ RUNS = Path("runs")
 # The names of a run's checkpoint files, without .ckpt. The folder 'checkpoints' may also contain renamed checkpoints
 # (set-aside-...) and a user's own files. gptmini reads these other files only if a command names them.
 CHECKPOINTS = ("last", "previous", "best")
-
-# The name of a run's folder: the start time, and a number if several runs started in the same second.
-NAME_WITH_TIME = re.compile(r"(\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d)(?:_(\d+))?")
 
 
 def named_run(path: str | Path, *, saved: bool = False) -> Path:
@@ -136,15 +132,5 @@ def _runs(folder: Path, *patterns: str) -> list[Path]:
     configs = [path for pattern in patterns for path in folder.glob(pattern)]
     own = [path for path in configs if path.is_file() and not path.is_symlink()]
     runs = [path.parent for path in own if not is_temporary(path.parent)]
-    return sorted(runs, key=_start_of)
-
-
-def _start_of(run: Path) -> tuple[str, int, str]:
-    """Return the start time of a run as a sort key, from its folder's name or its config.yaml.
-
-    Modification times change when a run is resumed or copied.
-    """
-    named = NAME_WITH_TIME.fullmatch(run.name)
-    if named is not None:
-        return named[1], int(named[2] or 1), run.name
-    return identity_of(run).begun, 1, run.name
+    # Modification times change when a run is resumed or copied.
+    return sorted(runs, key=lambda run: (identity_of(run).begun, run.name))

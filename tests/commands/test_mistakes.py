@@ -222,7 +222,6 @@ SLIPS = [
     ("train experiment=wide", "experiment/wide.yaml --config-dir"),
     # Spaces, and values.
     ("train data.path = my.txt", "data.path = my.txt KEY=VALUE"),
-    ("train 'name = my run'", "'name=my run'"),
     ("train seed =3", "seed =3 KEY=VALUE"),
     ("prepare tokenizer.vocab_size= 300", "tokenizer.vocab_size= 300 KEY=VALUE"),
     ("train my.txt freeze=[embedding, norm]", "norm] 'key=[a, b]'"),

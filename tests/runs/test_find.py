@@ -29,7 +29,8 @@ def runs(tmp_path, monkeypatch):
     for i, folder in enumerate([*DEMO, OTHER]):
         (folder / "checkpoints").mkdir(parents=True)
         (folder / "checkpoints" / "last.ckpt").write_text("")
-        (folder / "config.yaml").write_text("version: 1.0.0\ntyped: []\n")
+        begun = f"2026-11-22_0{i}-00-00.5" if folder != OTHER else "2026-11-22_02-30-00.5"
+        write_config("", folder, [], Identity(begun=begun, id="demo"))
         os.utime(folder / "config.yaml", (1_000_000 - i, 1_000_000 - i))
     link_latest(Path("runs"), OTHER)
 
@@ -73,27 +74,12 @@ def test_a_folder_of_runs_holds_them_in_the_order_in_which_they_began():
     assert find_runs("runs/demo") == DEMO
     assert find_runs(NEWEST) == [NEWEST]
 
-    # If the folder of a run was renamed, the run started when its configuration was written.
-    renamed = Path("runs/demo/kept")
-    DEMO[0].rename(renamed)
-    assert find_runs("runs/demo")[0] == renamed
-    os.utime(renamed / "config.yaml", (4_000_000_000, 4_000_000_000))
-    assert find_run("runs/demo") == renamed
-
-    # A run may lie beside those of a name.
+    # A run keeps its start, whatever its folder's name and its files' times are. It may lie beside those of a name.
+    renamed = DEMO[0].rename("runs/demo/kept")
+    assert find_runs("runs/demo") == [renamed, *DEMO[1:]]
     own = renamed.rename("runs/own")
     assert find_run("runs/own") == own
     assert sorted(every_run("runs")) == sorted([*DEMO[1:], OTHER, own])
-
-
-def test_a_run_under_another_name_that_is_resumed_is_not_the_newest():
-    began = Identity(begun=f"{TIMES[2]}.5", id="demo")
-    for number in (2, 0):  # 0 is written last, as a resumed run would be
-        folder = Path(f"runs/demo/{number}")
-        folder.mkdir()
-        write_config("", folder, [], began._replace(begun=f"2026-11-22_09-00-0{number}.5"))
-    names = [run.name for run in find_runs("runs/demo")]
-    assert names == [*TIMES[:3], "0", "2", TIMES[3]]
 
 
 @pytest.mark.parametrize(
