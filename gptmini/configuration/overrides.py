@@ -59,9 +59,8 @@ def quote_for_hydra(typed: Sequence[str], *, multirun: bool = False) -> list[str
         elif is_text_key:
             is_notation = value.startswith(NOTATION) or SWEEPS.match(value) is not None
             is_one = not is_sweep and (is_text or is_notation)
-            is_meant = value == value.strip() and (
-                multirun or is_one
-            )  # Hydra would drop the spaces
+            has_spaces = value != value.strip()  # Hydra would drop them
+            is_meant = not has_spaces and (multirun or is_one)
         elif is_sweep and not multirun:
             raise UserError(
                 f"{line} has several values; use gptmini sweep or -m to train one run for each, or write a decimal "

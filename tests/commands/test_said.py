@@ -16,13 +16,11 @@ from gptmini.job.progress import progress_line
     ("n_bytes", "share", "seconds", "said"),
     [
         (0, None, 5, "tokenising"),
-        (3_000_000, None, 0.5, "tokenising: 3 MB"),
         (3_000_000, 0.25, 0.5, "tokenising: 3 MB, 25%"),
         (3_000_000, 0.25, 2, "tokenising: 3 MB, 25%, 1.5 MB/s, 6 s left"),
         (3_000_000, None, 2, "tokenising: 3 MB, 1.5 MB/s"),
         (4_000_000_000, 0.1, 100, "tokenising: 4,000 MB, 10%, 40.0 MB/s, 15 min left"),
         (4_000_000_000, 0.01, 100, "tokenising: 4,000 MB, 1%, 40.0 MB/s, 165 min left"),
-        (4_000_000_000, 1.0, 100, "tokenising: 4,000 MB, 100%, 40.0 MB/s, 0 s left"),
     ],
 )
 def test_progress_tells_what_is_done_how_fast_and_the_time_left(n_bytes, share, seconds, said):
@@ -33,13 +31,9 @@ def test_progress_tells_what_is_done_how_fast_and_the_time_left(n_bytes, share, 
 @pytest.mark.parametrize(
     ("number", "expected"),
     [
-        (0, "0.0 FLOP"),
         (999, "999.0 FLOP"),
-        (24_576, "24.6 kFLOP"),
         (999_949, "999.9 kFLOP"),
         (999_951, "1.0 MFLOP"),
-        (7_100_000, "7.1 MFLOP"),
-        (8.55e8, "855.0 MFLOP"),
         (3e15, "3000.0 TFLOP"),
     ],
 )
@@ -57,6 +51,10 @@ def test_a_run_says_what_it_trains_and_what_came_of_it_line_by_line(script, shor
     ]
     watch = "         watch it: tensorboard --logdir runs\n"
     assert f"{watch}         then open http://localhost:6006/#custom_scalars\n" in result.out
+    # Four steps of four sequences of eight tokens.
+    n_tokens = int(re.search(r"^ +([\d,]+) training tokens", result.out, re.M)[1].replace(",", ""))
+    passes = float(re.search(r"^ +(\S+) passes over the text$", result.out, re.M)[1])
+    assert passes == pytest.approx(4 * 4 * 8 / n_tokens, rel=0.05)
     sample, evaluate, report = result.out.splitlines()[-3:]
     assert sample.startswith(f"next     gptmini sample {run} --prompt ")
     assert evaluate == f"         gptmini evaluate {run}"
@@ -108,24 +106,12 @@ def test_a_text_that_is_trained_on_too_often_is_warned_of_unless_time_ends_the_r
     assert re.search(r"^ +at most [\d.,]+ passes over the text$", limited.out, re.MULTILINE)
 
 
-def test_every_run_says_how_often_it_passes_over_the_text(script, short):
-    result = script("train", *short)
-    n_tokens = int(
-        re.search(r"^ +([\d,]+) training tokens", result.out, re.MULTILINE)[1].replace(",", "")
-    )
-    # Four steps of four sequences of eight tokens.
-    passes = float(re.search(r"^ +(\S+) passes over the text$", result.out, re.MULTILINE)[1])
-    assert passes == pytest.approx(4 * 4 * 8 / n_tokens, rel=0.05)
-
-
 @pytest.mark.parametrize(
     ("passes", "expected"),
     [
         (12345.678, "12,345.68"),
-        (2.371, "2.37"),
         (0.1, "0.10"),
         (0.0312, "0.031"),
-        (0.00048, "0.00048"),
     ],
 )
 def test_a_small_number_of_passes_is_not_rounded_to_zero(passes, expected):

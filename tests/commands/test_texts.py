@@ -18,12 +18,10 @@ WORDS = [
     (["texts"], "texts"),
     (["-"], "-"),
     (["texts/*.txt"], "texts/*.txt"),
-    (["texts/[ab].txt"], "texts/[ab].txt"),
     (["my.txt", "seed=2", "texts"], ["my.txt", "texts"]),
     (["neu=x.txt"], "neu=x.txt"),
     (["a, b.txt", "neu=x.txt", "7"], ["a, b.txt", "neu=x.txt", "7"]),
     (["7"], "7"),
-    (["null"], "null"),
 ]
 
 

@@ -174,16 +174,6 @@ def test_a_run_that_was_cut_off_goes_on_to_the_bit_though_the_base_is_gone(scrip
         assert torch.equal(weight, resumed["state_dict"][name]), name
 
 
-def test_an_experiment_of_ones_own_may_name_the_weights(script, base, tmp_path):
-    (tmp_path / "mine" / "experiment").mkdir(parents=True)
-    (tmp_path / "mine" / "experiment" / "tuned.yaml").write_text(
-        "# @package _global_\ninit_from: runs/latest\nmodel:\n  n_layers: 2\n"
-    )
-    arguments = ("--config-dir", "mine", "data=text", "data.path=other.txt", "experiment=tuned")
-    said = "model.n_layers must be 1 as in init_from="
-    script("train", *arguments).assert_refused(said)
-
-
 def test_frozen_weights_stay_equal_bit_for_bit_and_have_no_moments(script, base, tmp_path):
     result = script("train", *TUNE, "init_from=runs/latest", "freeze=[embedding,blocks.0.mlp]")
     assert result.code == 0, result

@@ -1,7 +1,6 @@
 """The folder of a new run, and which process may write to it."""
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -10,16 +9,6 @@ import pytest
 import gptmini
 from gptmini.runs import run_folder
 from gptmini.user_error import UserError
-
-# Another process that trains in a folder.
-OTHER = """
-import sys
-from pathlib import Path
-from gptmini.runs import locked
-
-with locked(Path(sys.argv[1])):
-    pass
-"""
 
 
 def begin(root, config="", folder=None):
@@ -71,15 +60,7 @@ def test_a_latest_that_is_not_ours_is_left_as_it_is(tmp_path):
     assert (tmp_path / "latest").read_text() == "precious"
 
 
-@pytest.mark.slow
-def test_a_folder_in_use_is_refused_and_its_process_named(tmp_path):
-    command = [sys.executable, "-c", OTHER, str(tmp_path)]
-    with run_folder.locked(tmp_path):
-        other = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert f"process {os.getpid()} " in other.stderr
-    assert list(tmp_path.iterdir()) == []
-
-    # The folder is free again, also after a run that was stopped.
+def test_a_folder_is_free_again_after_a_run_that_was_stopped(tmp_path):
     with pytest.raises(SystemExit), run_folder.locked(tmp_path):
         sys.exit(130)
     assert list(tmp_path.iterdir()) == []

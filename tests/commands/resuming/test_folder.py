@@ -99,18 +99,6 @@ def test_only_typed_keys_are_compared_with_those_of_the_run(interrupted, script)
     script("train", f"folder={folder}", "optimizer.lr=0.03").assert_refused(said)
 
 
-def test_the_weights_that_a_run_began_with_are_not_read_again(complete, script, short):
-    complete()
-    base = newest().relative_to(Path.cwd())
-    tuned = (*short, f"init_from={base}", "folder=runs/tuned", "trainer.max_steps=2")
-    assert script("train", *tuned, "trainer.max_time=1e-9").code == 0
-    assert config_of(Path("runs/tuned"))["init_from"] == f"{base}/checkpoints/best.ckpt"
-
-    shutil.rmtree(base)
-    assert script("train", *tuned, "trainer.max_time=null").code == 0
-    assert last(Path("runs/tuned"))["global_step"] == 2
-
-
 def test_jobs_of_hydra_may_have_folders_that_differ(begin):
     typed = ("-m", "folder=runs/mine/${hydra:job.num}", "seed=1,2", "trainer.max_steps=1")
     for said in ("done     1 step in ", "is complete at step 1"):
