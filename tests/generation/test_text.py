@@ -95,7 +95,7 @@ def test_python_draws_as_the_command_does_unless_told_otherwise():
 def test_a_stop_string_ends_the_sample_before_it_also_across_tokens(n_letters):
     ((whole, _, ids),) = samples(ignore_end_of_text=True)
     stop = whole[10 : 10 + n_letters]
-    ((text, finish, drawn),) = samples(ignore_end_of_text=True, stop=[stop])
+    ((text, finish, drawn),) = samples(ignore_end_of_text=True, stop=stop)
 
     first = whole.index(stop)
     assert (text, finish) == (whole[:first], "stop")
