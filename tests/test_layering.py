@@ -181,6 +181,13 @@ def test_a_library_stays_in_its_packages():
     assert wrong == []
 
 
+def test_attention_requires_only_torch():
+    allowed = {*sys.stdlib_module_names, "torch", "gptmini", "print"}
+    for path in FILES:
+        if package_of(path) == "attention":
+            assert set(used(path)) <= allowed, path
+
+
 def test_nothing_imports_a_script():
     """imported() leaves out relative imports, so benchmarks may import each other."""
     scripts = {script.stem for script in SCRIPT_FILES} | {"benchmarks", "scripts"}
