@@ -189,7 +189,8 @@ class Reader:
             except StopIteration:
                 return
             except csv.Error as error:
-                self._skip(f"{where}: invalid table row: {error}")
+                fix = "set data.quote=false if quotation marks are text, or data.on_error=skip to skip such records"
+                self._skip(f"{where}: invalid table row: {error}", fix)
                 continue
             if not row:
                 continue

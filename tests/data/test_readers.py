@@ -252,6 +252,7 @@ def test_a_bad_record_is_told_with_its_line_and_offset_or_left_out(tmp_path, end
         documents(file)
     assert str(caught.value).startswith(said)
     assert "data.on_error" in str(caught.value)
+    assert ("data.quote" in str(caught.value)) == ("invalid table row" in said)
     texts, (problem,) = skipping(file)
     assert texts == ["é", "last"]
     assert problem.startswith(said)
