@@ -4,7 +4,6 @@ import io
 from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import Literal
 
 import torch
 from lightning import Callback, Trainer
@@ -21,14 +20,6 @@ from gptmini.training.settings import Settings
 from gptmini.training.trainer_settings import TrainerSettings
 from gptmini.user_error import UserError
 from gptmini.world import World, this_world
-
-# Lightning's name for each precision. With the precision 'bf16_stream', GPTModule uses Lightning's autocast only for
-# validation. It turns the autocast off for the training loss.
-LIGHTNING_PRECISIONS: dict[str, Literal["32-true", "bf16-mixed"]] = {
-    "fp32": "32-true",
-    "bf16": "bf16-mixed",
-    "bf16_stream": "bf16-mixed",
-}
 
 
 def build_trainer(
@@ -70,8 +61,9 @@ def build_trainer(
         devices=trainer_settings.devices_here,
         num_nodes=trainer_settings.n_ranks // trainer_settings.devices_here,
         strategy=_strategy_of(trainer_settings, device),
-        # FSDP2 itself rounds the weights when it gathers them, so Lightning must not use autocast.
-        precision="32-true" if is_fsdp2 else LIGHTNING_PRECISIONS[settings.hardware.precision],
+        # FSDP2 itself rounds the weights when it gathers them, so Lightning must not use autocast. With bf16_stream,
+        # GPTModule turns the autocast off for the training loss.
+        precision="32-true" if is_fsdp2 or settings.hardware.precision == "fp32" else "bf16-mixed",
         inference_mode=not is_fsdp2,  # inference mode skips the hooks that gather weights
         max_steps=trainer_settings.max_steps,
         max_epochs=-1,
