@@ -15,18 +15,9 @@ def downloading(what: str, instead: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if not _is_of_the_client(error):
+        # The error classes of the client and its HTTP library differ by version.
+        library, _, _ = type(error).__module__.partition(".")
+        if not library.startswith(("huggingface_hub", "requests", "urllib3", "http")):
             raise
-        reason = _first_sentence(str(error))
-        raise UserError(f"cannot download {what} ({reason}); {instead}") from None
-
-
-def _first_sentence(text: str) -> str:
-    sentence, _, _ = " ".join(text.split()).partition(". ")
-    return sentence.removesuffix(".")
-
-
-def _is_of_the_client(error: Exception) -> bool:
-    """Whether an error comes from the hub's client or from its HTTP library. The error classes differ by version."""
-    library, _, _ = type(error).__module__.partition(".")
-    return library in ("huggingface_hub", "requests", "urllib3") or library.startswith("http")
+        reason, _, _ = " ".join(str(error).split()).partition(". ")
+        raise UserError(f"cannot download {what} ({reason.removesuffix('.')}); {instead}") from None

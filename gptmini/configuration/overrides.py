@@ -99,21 +99,6 @@ def as_override(key: str, value: str) -> str:
     return line if is_same else f"{key}={quoted(value)}"
 
 
-def list_override(key: str, values: Sequence[str]) -> str:
-    """Return KEY=[VALUE,...] for text values. Each value is quoted for Hydra if necessary."""
-    from hydra.core.override_parser.overrides_parser import OverridesParser
-    from hydra.errors import HydraException
-
-    def is_read(value: str) -> bool:
-        try:
-            return OverridesParser.create().parse_override(f"{key}=[{value}]").value() == [value]
-        except HydraException:
-            return False
-
-    items = [value if is_read(value) else quoted(value) for value in values]
-    return f"{key}=[{','.join(items)}]"
-
-
 @dataclass(frozen=True, kw_only=True)
 class Typed:
     """The command-line overrides of one run. Hydra composes the configuration from these overrides."""

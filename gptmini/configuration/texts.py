@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gptmini.configuration.keys import files_of_group, groups, known_keys
-from gptmini.configuration.overrides import as_override, key_of, list_override, shown
+from gptmini.configuration.overrides import as_override, key_of, quoted, shown
 from gptmini.files import exists, expand_home
 from gptmini.user_error import UserError, did_you_mean
 
@@ -31,8 +31,9 @@ def texts_as_overrides(words: Sequence[str]) -> list[str]:
         if is_other_data or key_of(line) == "data.path":
             raise UserError(f"give either {line} or {texts[0]}, not both")
 
-    one = as_override("data.path", texts[0])
-    path = one if len(texts) == 1 else list_override("data.path", texts)
+    path = as_override("data.path", texts[0])
+    if len(texts) > 1:
+        path = f"data.path=[{','.join(map(quoted, texts))}]"
     return ["data=text", path, *(line for line in others if line != "data=text")]
 
 
