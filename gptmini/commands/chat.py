@@ -12,7 +12,7 @@ from gptmini.commands.options import parse_options
 from gptmini.commands.sample_options import DEVICE, RUN, SAMPLING, rules_of
 from gptmini.commands.sample_output import SHOWN_ON_TERMINALS, CtrlC, prepare_stdin
 from gptmini.configuration.messages import advising_on_memory
-from gptmini.files import encodable
+from gptmini.files import encodable, expand_home
 from gptmini.job.printing import print_lines, print_note, print_resolved_run
 from gptmini.process import MISUSE, restore_gc_and_sigint
 from gptmini.runs import named_run
@@ -222,11 +222,10 @@ def obey(conversation: "Conversation", name: str, argument: str) -> str:
             raise UserError("the chat has no answer to save; write a message first")
         chat = json.dumps({"messages": messages}, ensure_ascii=False)
         try:
-            with Path(argument).expanduser().open("a", encoding="utf-8") as file:
+            with Path(expand_home(argument)).open("a", encoding="utf-8") as file:
                 file.write(f"{chat}\n")
-        except (OSError, RuntimeError, ValueError) as error:  # no home folder; a zero byte
-            reason = error.strerror if isinstance(error, OSError) else error
-            raise UserError(f"cannot write {argument}: {reason}") from None
+        except (OSError, ValueError) as error:  # a name with a zero byte is a ValueError
+            raise UserError(f"cannot write {argument}: {error}") from None
         noun = "message" if len(messages) == 1 else "messages"
         print_lines(f"saved {len(messages)} {noun} to {argument}")
     else:

@@ -66,7 +66,6 @@ def show_help(command: str, composed: "Composed", keys: Sequence[str] = ()) -> N
 
 
 def _options(groups: Sequence[str], typed: "Typed") -> Iterator[str]:
-    """Yield a line with the options of each group, including the options in the user's own folder."""
     width = max(map(len, groups))
     for group in groups:
         names = sorted(file.stem for file in files_of_group(group, typed.config_dir))
@@ -74,7 +73,6 @@ def _options(groups: Sequence[str], typed: "Typed") -> Iterator[str]:
 
 
 def _group(group: str, typed: "Typed") -> Iterator[str]:
-    """Yield a line for each option of a group, then the files of the chosen option."""
     files = sorted(files_of_group(group, typed.config_dir), key=lambda file: file.stem)
     width = max(len(file.stem) for file in files)
     for file in files:
@@ -84,7 +82,6 @@ def _group(group: str, typed: "Typed") -> Iterator[str]:
 
 
 def _purpose(file: Path) -> str:
-    """Return the first line of the comment at the top of a configuration file."""
     lines = file.read_text(encoding="utf-8").splitlines()
     first = next((line for line in lines if not line.startswith("# @")), "")
     return first.removeprefix("# ") if first.startswith("#") else ""
@@ -126,7 +123,6 @@ def _lines_of(files: Iterable[Path], key: str) -> Iterator[str]:
 
 
 def _entry(node: yaml.Node | None, key: str) -> tuple[yaml.Node, yaml.Node] | None:
-    """Return the nodes of a dotted key and of its value, or None if the mapping does not have the key."""
     first, _, rest = key.partition(".")
     for key_node, value_node in node.value if isinstance(node, yaml.MappingNode) else ():
         if key_node.value == first:

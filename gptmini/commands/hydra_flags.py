@@ -146,7 +146,6 @@ def parse_flags(command: str, arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def _refuse(parser: Parser, message: str, arguments: Sequence[str], command: str) -> NoReturn:
-    """Print an error of argparse. If an unknown option has the name of a key, print the override to write."""
     unknown = re.match(r"unrecognized arguments: (-\S+)", message)
     override = unknown and _override_meant(parser, unknown[1], arguments, command)
     if unknown and override:
@@ -157,10 +156,7 @@ def _refuse(parser: Parser, message: str, arguments: Sequence[str], command: str
 def _override_meant(
     parser: Parser, option: str, arguments: Sequence[str], command: str
 ) -> str | None:
-    """Return the override that an unknown option means, such as optimizer.lr=0.1 for --lr 0.1.
-
-    Return None if the name is not a key and another option is similar, or if no key is similar.
-    """
+    """Return the override that an unknown option means, such as optimizer.lr=0.1 for --lr 0.1."""
     keys = [*known_keys(), *groups()]
     if command != "sweep":
         keys = [key for key in keys if key.partition(".")[0] != "sweep"]

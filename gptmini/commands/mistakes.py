@@ -59,7 +59,7 @@ def _stdout_is_unread() -> bool:
 
     Other broken pipes, such as the pipe of a worker, are errors.
     """
-    if not hasattr(select, "poll"):
+    if not hasattr(select, "poll"):  # Windows
         return False
     try:
         descriptor = sys.stdout.fileno()

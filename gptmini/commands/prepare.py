@@ -100,7 +100,6 @@ def inspection(store: "TokenStore") -> Iterator[str]:
 
 
 def _sources(store: "TokenStore") -> Iterator[str]:
-    """Yield lines about the sources of a mixture. If the folder is not a mixture, yield nothing."""
     if not store.sources[0].name:
         return
     yield ""
@@ -110,12 +109,10 @@ def _sources(store: "TokenStore") -> Iterator[str]:
 
 
 def _row(name: str, cells: "Sequence[str]") -> str:
-    """Return a row of the table that compares the splits."""
     return f"{name:16}" + "".join(f"{cell:>20}" for cell in cells)
 
 
 def _start_of(text: str) -> str:
-    """Return the start of a text on one line."""
     shown = " ".join(text.split())
     shown = "".join(character if character.isprintable() else "\ufffd" for character in shown)
     if len(shown) > SHOWN_CHARACTERS:

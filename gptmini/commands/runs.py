@@ -51,7 +51,8 @@ def main(arguments: list[str]) -> None:
 
     runs = [overview_of(folder) for folder in folders]
     if options.sort == "loss":
-        runs.sort(key=bits_of)
+        # Runs without a validation come last.
+        runs.sort(key=lambda run: math.inf if run.bits_per_byte is None else run.bits_per_byte)
 
     if options.json:
         print(json.dumps([plain_of(run) for run in runs], indent=2))
@@ -65,15 +66,6 @@ def main(arguments: list[str]) -> None:
     for run in runs:
         if run.reason is not None:
             print_error(run.reason)
-
-
-def bits_of(run: "Overview") -> float:
-    """Return the bits per byte of a run as a sort key. Runs without a validation come last.
-
-    If runs have the same tokens, their bits per byte are proportional to their losses. The order of such runs is the
-    order of their losses.
-    """
-    return math.inf if run.bits_per_byte is None else run.bits_per_byte
 
 
 def plain_of(run: "Overview") -> dict[str, Any]:

@@ -9,12 +9,12 @@ import select
 import signal
 import subprocess
 import time
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import torch
 
 import gptmini
 import programs
@@ -69,18 +69,11 @@ class Terminal:
     def end(self):
         """End the input, and return the exit code."""
         self.type("\x04")
-        deadline = time.monotonic() + PATIENCE
-        while time.monotonic() < deadline:
-            pid, status = os.waitpid(self.pid, os.WNOHANG)
-            if pid:
-                os.close(self.terminal)
-                return os.waitstatus_to_exitcode(status)
-            if select.select([self.terminal], [], [], 0.1)[0]:
-                try:
-                    os.read(self.terminal, 2**16)
-                except OSError:
-                    continue
-        raise AssertionError("the program does not end")
+        with suppress(OSError):  # Linux raises an error at the end of a terminal
+            while os.read(self.terminal, 2**16):
+                pass
+        os.close(self.terminal)
+        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
 
 
 @pytest.mark.slow
@@ -203,22 +196,14 @@ def test_what_cannot_be_answered_is_an_error_of_one_line(chatty, tmp_path):
     assert len(second["messages"]) == 4
     assert len(result.stdout) > 1
 
-    slips = "/save a.jsonl\n/system \udcff\nOne\n/save ~nosuchuser/a\n/save a\0b\n/save /\nTwo\n"
+    slips = "/save a.jsonl\n/system \udcff\nOne\n/save a\0b\n/save /\nTwo\n"
     result = chat_through_a_pipe(chatty, slips, "--max-new-tokens", "3")
-    empty, system, home, zero, folder = [
-        line for line in result.stderr.splitlines() if "error" in line
-    ]
+    empty, system, zero, folder = [line for line in result.stderr.splitlines() if "error" in line]
     assert "answer" in empty
     assert "UTF-8" in system
-    assert "~nosuchuser" in home
     assert r"a\x00b" in zero
     assert "cannot write /" in folder
     assert result.stdout.count("\n") >= 2
-
-    silent = save_model(tmp_path / "silent.ckpt", byte([]).with_template("{# nothing #}"))
-    result = chat_through_a_pipe(silent, "Hi\n")
-    assert (result.returncode, result.stderr.count("\n")) == (2, 1)
-    assert "template renders nothing" in result.stderr
 
     base = save_model(tmp_path / "base.ckpt", byte([]))
     result = chat_through_a_pipe(base, "Hi\n")
@@ -237,8 +222,7 @@ def test_old_turns_are_dropped_when_the_context_is_full_but_never_the_system_mes
     dropped = []
     for turn in range(6):
         conversation.messages.append({"role": "user", "content": f"message {turn}"})
-        for _ in conversation.answer():
-            pass
+        list(conversation.answer())
         dropped.append(conversation.n_dropped)
         # The answer is that of a conversation that never had the dropped messages.
         kept = [system, *conversation.messages[1 + conversation.n_dropped : -1]]
@@ -293,38 +277,14 @@ def test_chat_in_python_is_a_conversation(chatty):
     assert model.training
 
     for wrong, named in [
-        ({"seed": "x"}, "seed"),
         ({"max_tokens": 3}, "max_new_tokens"),
         ({"top_p": 2}, "top_p"),
         ({"stop": [""]}, "stop"),
     ]:
         with pytest.raises(UserError, match=named):
             gptmini.chat(model, tokenizer, messages, **wrong)
-    with pytest.raises(UserError, match="message 1"):
-        gptmini.chat(model, tokenizer, [{"role": "user"}])
     with pytest.raises(UserError, match="chat template"):
         gptmini.chat(model, byte([]), messages)
-
-
-def test_a_later_turn_encodes_only_what_is_new(chatty, monkeypatch):
-    model, tokenizer = load(chatty)
-    rules = Rules(max_new_tokens=4, temperature=0)
-    conversation = Conversation(model.eval(), tokenizer, rules, seed=1, ignore_end_of_text=True)
-    encoded = []
-    hidden = type(model).hidden
-
-    def count(self, tokens, cache=None):
-        encoded.append(tokens.numel())
-        return hidden(self, tokens, cache)
-
-    monkeypatch.setattr(type(model), "hidden", count)
-    for _ in range(3):
-        conversation.messages.append({"role": "user", "content": "Hi"})
-        with torch.inference_mode():
-            list(conversation.answer())
-    first, *later = encoded
-    assert first == len("User: Hi\nAssistant:") - 1
-    assert len(later) == 2
 
 
 def test_retry_answers_again_with_another_seed(chatty, tmp_path):

@@ -3,8 +3,6 @@
 import re
 
 import numpy as np
-import pyarrow as pa
-from pyarrow import parquet
 
 
 def test_token_files_train_as_the_text_that_they_encode(script, short, tmp_path):
@@ -55,13 +53,3 @@ def test_a_mixture_is_trained_on_and_its_passes_are_told(script, short, tmp_path
     best = re.search(r"^best +val loss (\d+\.\d+), ", resumed.out, re.MULTILINE)[1]
     evaluated = script("evaluate", "runs/latest", "--max-tokens", "200")
     assert re.search(r"^loss +(\d+\.\d+) ", evaluated.out, re.MULTILINE)[1] == best
-
-
-def test_a_dataset_in_a_folder_is_trained_on(script, short, tmp_path):
-    (tmp_path / "hf" / "data").mkdir(parents=True)
-    texts = [f"Line {i} of the dataset.\n" for i in range(300)]
-    table = pa.table({"text": texts})
-    parquet.write_table(table, tmp_path / "hf" / "data" / "train-00000-of-00001.parquet")
-    overrides = [line for line in short if not line.startswith("data")]
-    result = script("train", *overrides, "data=hub", "data.dataset=hf")
-    assert result.code == 0, result.err

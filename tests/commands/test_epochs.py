@@ -48,25 +48,3 @@ def test_a_run_with_epochs_stores_its_steps_and_a_resumed_run_goes_on_with_more_
     config = config_of(newest())
     assert (config["trainer"]["max_steps"], config["epochs"]) == (3, None)
     script("train", "resume=runs/latest", "epochs=4").assert_refused("epochs", "trainer.max_steps=")
-
-
-def test_with_folder_the_same_command_is_complete(script):
-    command = ("train", *LARGE, "epochs=3", "folder=x")
-    assert script(*command).code == 0
-    assert "is complete at step 2" in script(*command).out
-
-
-def test_gptmini_prepare_accepts_epochs(script):
-    assert script("prepare", *SMOKE, "epochs=2").code == 0
-
-
-@pytest.mark.parametrize("other", ["budget=10m", "trainer.max_steps=5"])
-def test_epochs_are_refused_with_another_key_that_sets_the_steps(script, tmp_path, other):
-    key = other.partition("=")[0]
-    script("train", *SMOKE, "epochs=2", other).assert_refused("epochs=", f"{key}=")
-    assert not (tmp_path / "data").exists()
-
-
-@pytest.mark.parametrize("epochs", ["0", "-1", "1e7", "inf", "two", "[1]"])
-def test_a_wrong_number_of_epochs_is_one_line(script, epochs):
-    script("train", *SMOKE, f"epochs={epochs}").assert_refused("epochs")

@@ -3,7 +3,6 @@
 import re
 from dataclasses import fields
 from pathlib import Path
-from typing import Literal, get_args, get_origin, get_type_hints
 
 import pytest
 import yaml
@@ -125,14 +124,6 @@ def test_the_lines_of_a_key_end_where_the_next_key_starts(tmp_path):
     assert [*_lines_of([file], "third.last")] == ["# above", "last: null"]
     assert len([*_lines_of([file], "third")]) == 5
     assert [*_lines_of([file], "third.absent")] == []
-
-
-def test_the_comment_on_an_alternative_lists_its_names():
-    gpt2 = CONFIGS / "model" / "gpt2.yaml"  # every other model extends it
-    for key, hint in get_type_hints(ModelSettings).items():
-        if get_origin(hint) is Literal:
-            shown = explanation(gpt2, key)
-            assert [name for name in get_args(hint) if name not in shown] == [], key
 
 
 def test_each_key_has_a_comment():

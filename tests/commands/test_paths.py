@@ -139,17 +139,15 @@ def test_a_run_with_names_that_are_not_utf8_goes_on_and_is_reported_and_exported
     name = os.fsdecode(b"caf\xe9")
     (tmp_path / "my.txt").rename(tmp_path / f"{name}.txt")
     for arguments in (
-        ("train", *short, "model=qwen_tiny", f"data.path={name}.txt", f"folder={name}"),
+        ("train", *short, f"data.path={name}.txt", f"folder={name}"),
         ("train", f"resume={name}", "trainer.max_steps=5"),
         ("report", name),
         ("export", name, f"out {name}"),
-        ("export", name, f"{name}.gguf"),
     ):
         result = script(*arguments)
         assert result.code == 0, (arguments, result.err)
     assert read_yaml(tmp_path / name / "config.yaml")["data"]["path"] == f"{name}.txt"
     assert "caf\\udce9" in (tmp_path / name / "report.html").read_text()
-    assert "caf\\udce9" in (tmp_path / f"out {name}" / "README.md").read_text()
 
 
 def test_a_list_of_files_is_a_list_and_a_file_that_is_named_like_one_is_quoted(
@@ -163,8 +161,6 @@ def test_a_list_of_files_is_a_list_and_a_file_that_is_named_like_one_is_quoted(
     for i, name in enumerate(("a.txt", "b.txt", "a ")):
         (tmp_path / name).write_text(f"Text {i}. " * 99)
     listed = prepare("data.path=[a.txt,b.txt]", "data.val_fraction=0.5")
-    many = ",".join(300 * ["a.txt", "b.txt"])  # longer than a file name may be
-    prepare(f"data.path=[{many}]", "data.val_fraction=0.5")
 
     (tmp_path / "[a.txt,b.txt]").write_text("Another text. " * 99)
     named = prepare("data.path='[a.txt,b.txt]'")

@@ -71,23 +71,13 @@ def orphaned():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-"])
-def test_a_program_without_one_of_its_streams_ends_as_with_it(closed, tmp_path):
+def test_a_program_without_its_streams_ends_as_with_them(tmp_path):
     command = f"{sys.executable} -m gptmini"
     (tmp_path / "my.txt").write_text(lines(200))
     train = "train experiment=smoke data=text data.path=my.txt folder=run callbacks.pictures=null"
-    typed = (
-        f"{train} && {command} sample run && {command} tokens run abc && {command} chat run --raw"
-    )
-    ended = subprocess.run(
-        ["sh", "-c", f"exec {closed}; {command} {typed}"],
-        input="Hi\n",
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-    )
-    assert ended.returncode == 0, ended.stderr
-    assert "Error" not in ended.stderr
+    typed = f"{command} {train} && {command} tokens run abc && {command} chat run --raw"
+    ended = subprocess.run(["sh", "-c", f"exec <&- >&- 2>&-; {typed}"], cwd=tmp_path)
+    assert ended.returncode == 0
 
 
 @pytest.mark.slow

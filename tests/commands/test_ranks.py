@@ -226,17 +226,6 @@ def test_ranks_whose_launcher_is_killed_save_and_end(short, start):
         assert_gone(rank)
 
 
-@NEEDS_PROC
-def test_ranks_whose_launcher_is_killed_while_they_start_end_and_free_its_pipe(short, start):
-    run = start("train", *short, *ENDLESS, TWO)
-    while len(ranks := ranks_of(run)) < 2:
-        time.sleep(0.05)
-    run.kill()
-    assert run.communicate(timeout=PATIENCE)[0] == ""
-    for rank in ranks:
-        assert_gone(rank)
-
-
 def test_a_signal_to_the_command_saves_the_run_of_all_ranks(short, start, tmp_path):
     """Ranks find the user's own class in the working folder. A file there cannot replace a library."""
     (tmp_path / "ranked.py").write_text("import lightning\nclass Mine(lightning.Callback): pass\n")

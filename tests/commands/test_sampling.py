@@ -3,7 +3,6 @@
 import io
 import json
 import shlex
-import shutil
 import signal
 import sys
 
@@ -26,21 +25,6 @@ def checkpoint(tmp_path, monkeypatch):
     """A checkpoint of a model with nine letters, a line break and end-of-text. It draws all of them."""
     monkeypatch.chdir(tmp_path)
     return save_model(tmp_path / "m.ckpt", LETTERS).name
-
-
-def test_the_newest_run_that_has_a_checkpoint_is_sampled_and_named(script, checkpoint, tmp_path):
-    for name in ("2026-11-22_09-00-00", "2026-11-22_10-00-00"):
-        (tmp_path / "runs" / "a" / name / "checkpoints").mkdir(parents=True)
-        (tmp_path / "runs" / "a" / name / "config.yaml").write_text("version: 0.3.0\ntyped: []\n")
-    good, dead = sorted((tmp_path / "runs" / "a").iterdir())
-    shutil.copy(checkpoint, good / "checkpoints" / "best.ckpt")
-
-    result = script("sample", "runs/a", "--prompt=a", "--max-new-tokens=3")
-    assert result.code == 0, result.err
-    assert f"runs/a/{good.name}, the latest run with a checkpoint" in result.err
-    shutil.copy(checkpoint, dead / "checkpoints" / "last.ckpt")
-    result = script("sample", "runs/a", "--prompt=a", "--max-new-tokens=3")
-    assert f"runs/a/{dead.name}, the latest run in runs/a\n" in result.err
 
 
 def expected(prompt, *, seed=1, num_samples=1, **options):

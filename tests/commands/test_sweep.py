@@ -138,12 +138,6 @@ def test_a_file_of_ones_own_describes_a_space(sweep, tmp_path):
     assert f"--config-dir {tmp_path / 'mine'}" in result.out
 
 
-def test_of_two_overrides_of_a_key_the_later_counts(sweep):
-    assert sweep(RATES, "optimizer.lr=0.02,0.05", "seed=1,2", "seed=3").code == 0
-    assert [row["optimizer.lr"] for row in rows()] == ["0.02", "0.05"]
-    assert "seed" not in rows()[0]
-
-
 def test_gpus_are_shared_in_turn(monkeypatch):
     def shares(n_devices):
         settings = SimpleNamespace(

@@ -2,7 +2,6 @@
 
 import io
 import json
-import os
 import sys
 
 import pytest
@@ -90,9 +89,6 @@ def test_only_a_terminal_gets_colors(script, checkpoint, monkeypatch):
     split = "\x1b[30;106ma\x1b[0m\x1b[30;103m\\n\x1b[0m\n\x1b[30;106mb\x1b[0m\n"
     assert colored.removesuffix(plain) == split
 
-    monkeypatch.setenv("NO_COLOR", "1")
-    assert script("tokens", name, r"a\nb").out == plain
-
 
 def test_runs_prepared_folders_and_exported_folders_have_a_tokenizer(script, trained, tmp_path):
     (prepared,) = (tmp_path / "data").glob("*-byte-*")
@@ -110,14 +106,3 @@ def test_mistakes_are_one_line(script, checkpoint):
     script("tokens", name, "ax").assert_refused("'x' (U+0078)", "position 1")
     script("tokens", "absent", "a").assert_refused("absent", "runs/latest")
     script("tokens", name).assert_refused("text")
-
-
-@pytest.mark.skipif(
-    not os.environ.get("TIKTOKEN_CACHE_DIR"), reason="needs tiktoken's files of GPT-2"
-)
-def test_gpt2_splits_as_openai_published(script, tmp_path):
-    text = ("data=text", "data.path=my.txt", "tokenizer=gpt2")
-    assert script("prepare", *text).code == 0
-    (prepared,) = (tmp_path / "data").glob("*-gpt2-*")
-    _, found = rows(script("tokens", str(prepared), "Hello world"))
-    assert [row[0] for row in found] == ["15496", "995"]

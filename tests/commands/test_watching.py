@@ -91,7 +91,6 @@ def test_a_run_writes_every_documented_tag_and_no_other(folder):
         assert set(steps) <= {1, 2, 3, 4}
     for tag in tags["images"]:
         assert [event.step for event in read.Images(tag)] == [2, 4]
-    assert [event.step for event in read.Tensors("samples/text_summary")] == [2, 4]
     samples = read.Tensors("samples/text_summary")[-1].tensor_proto.string_val[0].decode()
     assert samples.split("\n\n---\n\n")[1].startswith("    Line")
 

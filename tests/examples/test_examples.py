@@ -64,6 +64,8 @@ def test_the_tour_shows_what_its_sentences_say(tour):
     folder, out, n_pictures = tour
     assert {path.name for path in folder.iterdir()} >= {"attention.png", "numbers.txt", "runs"}
     assert n_pictures == 1
+    # Rich formats output in a notebook by itself, but a run prints each line once.
+    assert len(re.findall(r"^done +\d+ steps in ", out, re.MULTILINE)) == 1
 
     # Compare losses, attention and samples with values that can be computed without a model.
     loss = float(re.search(r"^validation loss (\S+) nats", out, re.MULTILINE)[1])
