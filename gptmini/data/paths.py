@@ -60,12 +60,14 @@ class FoundFiles:
     files: list[Path] = field(default_factory=list)
     left_out: list[Path] = field(default_factory=list)  # files without text
     own: list[Path] = field(default_factory=list)  # files and folders that gptmini wrote
+    unreadable: list[Path] = field(default_factory=list)  # files and folders that may not be read
 
     def notes(self) -> list[str]:
         """Return one line for each reason why files were skipped."""
         return [
             *note_about(self.left_out, "skipped (no readable text)"),
             *note_about(self.own, "skipped (written by gptmini)", noun="path"),
+            *note_about(self.unreadable, "skipped (not readable)", noun="path"),
         ]
 
 
@@ -93,6 +95,7 @@ def find_files(key: str, paths: Paths, *, takes_own: bool = False) -> FoundFiles
         files=list(files.values()),
         left_out=[path for found in all_found for path in found.left_out],
         own=[path for found in all_found for path in found.own],
+        unreadable=[path for found in all_found for path in found.unreadable],
     )
 
 
@@ -198,6 +201,9 @@ def _find_by_glob(key: str, pattern: Path, takes_own: bool) -> FoundFiles:
     named = set(Path(*takewhile(lambda part: not glob.has_magic(part), pattern.parts), "x").parents)
     is_own = cache(is_own_folder)
     for file in files:
+        if not os.access(file, os.R_OK):
+            found.unreadable.append(file)
+            continue
         own = [folder for folder in file.parents if folder not in named and is_own(folder)]
         own += [file] if is_own_file(file) else []
         if not own:
@@ -212,7 +218,9 @@ def _find_by_glob(key: str, pattern: Path, takes_own: bool) -> FoundFiles:
 def _find_in_folder(key: str, folder: Path) -> FoundFiles:
     found = FoundFiles()
     for file in sorted(_walk(folder, found)):
-        if is_own_file(file):
+        if not os.access(file, os.R_OK):
+            found.unreadable.append(file)
+        elif is_own_file(file):
             found.own.append(file)
         elif _holds_text(file):
             found.files.append(file)
@@ -231,11 +239,11 @@ def _walk(root: Path, found: FoundFiles) -> Iterator[Path]:
     Each folder is visited once, although links may form a loop.
     """
 
-    def refuse(error: OSError) -> None:
-        raise error
+    def note_error(error: OSError) -> None:
+        found.unreadable.append(Path(os.fsdecode(error.filename)))
 
     seen: set[tuple[int, int]] = set()
-    for place, subfolders, names in os.walk(root, onerror=refuse, followlinks=True):
+    for place, subfolders, names in os.walk(root, onerror=note_error, followlinks=True):
         folder = Path(place)
         identity = _identity_of(folder)
         if identity in seen:

@@ -209,22 +209,27 @@ def test_linked_folders_are_followed_once_each_and_keep_their_own_names(tmp_path
     assert found(texts) == files
 
 
-def test_a_folder_that_cannot_be_read_is_an_error(tmp_path, monkeypatch):
+def test_files_and_folders_that_cannot_be_read_are_named(tmp_path, monkeypatch):
     closed = tmp_path / "closed"
     closed.mkdir()
-    (tmp_path / "a.txt").write_text("A text.")
+    for name in ("a.txt", "b.txt"):
+        (tmp_path / name).write_text("A text.")
     scandir = os.scandir
 
     def refusing(path):
-        # The superuser may read every folder.
         if os.fspath(path) == str(closed):
             raise PermissionError(errno.EACCES, "Permission denied", os.fspath(path))
         return scandir(path)
 
+    # The superuser may read every file and folder.
     monkeypatch.setattr(os, "scandir", refusing)
-    with pytest.raises(PermissionError) as caught:
-        found(tmp_path)
-    assert caught.value.filename == str(closed)
+    monkeypatch.setattr(os, "access", lambda file, mode: file.name != "b.txt")
+    files = find_files("data.path", tmp_path)
+    assert files.files == [tmp_path / "a.txt"]
+    assert files.unreadable == [closed, tmp_path / "b.txt"]
+    assert find_files("data.path", tmp_path / "*.txt").unreadable == [tmp_path / "b.txt"]
+    with pytest.raises(UserError, match=rf"not readable\): {closed}"):
+        found(closed)
 
 
 @pytest.mark.parametrize("name", ["a", "a.json.txt", "a.bin", "a[1].txt", ".a"])
