@@ -24,15 +24,6 @@ def steps(run):
     return {path.name: read_checkpoint(path)["global_step"] for path in files}
 
 
-def test_the_checkpoint_that_a_run_goes_on_from_becomes_its_newest(run):
-    # The second call has nothing left to set aside.
-    for _ in range(2):
-        make_latest(run / "checkpoints" / "best.ckpt", 1, run)
-
-    expected = {"best": 1, "set-aside-last-3": 3, "set-aside-previous-2": 2}
-    assert steps(run) == {f"{name}.ckpt": step for name, step in expected.items()}
-
-
 def test_a_damaged_checkpoint_is_set_aside(run):
     last = run / "checkpoints" / "last.ckpt"
     last.write_bytes(last.read_bytes()[:-99])
