@@ -137,7 +137,7 @@ class SlowMachine:
         return timing.measure_step(
             model,
             compute_loss,
-            Slow(model.parameters()),
+            lambda model: Slow(model.parameters()),
             replace(TRAINER, batch_size=4, global_batch_size=4 * n_micro_steps),
             choose_hardware("cpu", "fp32", False),
             seconds=seconds,
@@ -261,7 +261,7 @@ def test_a_step_is_timed_in_the_batch_size_recomputing_and_precision_of_its_run(
 ):
     measured = []
 
-    def measure_step(model, compute_loss, optimizer, trainer, hardware):
+    def measure_step(model, compute_loss, make_optimizer, trainer, hardware):
         recomputes = "forward" in vars(model.blocks[0])  # recompute_activations replaces the method
         measured.append((trainer.batch_size, recomputes, hardware.precision == "bf16"))
         return 1.0, 0.0

@@ -169,7 +169,5 @@ def _seconds_a_step(settings: Settings, config: GPTConfig, trainer: TrainerSetti
     if trainer.checkpoint_activations:
         recompute_activations(model)
     loss = partial(training_loss, model)
-    seconds, _ = timing.measure_step(
-        model, loss, settings.optimizer.build(model), trainer, hardware
-    )
+    seconds, _ = timing.measure_step(model, loss, settings.optimizer.build, trainer, hardware)
     return seconds

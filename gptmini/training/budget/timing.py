@@ -30,7 +30,7 @@ TREND_SHARE = 0.2
 def measure_step(
     model: GPT,
     compute_loss: Callable[[Tensor, Tensor], Tensor],
-    optimizer: torch.optim.Optimizer,
+    make_optimizer: Callable[[GPT], torch.optim.Optimizer],
     trainer: TrainerSettings,
     hardware: Hardware,
     *,
@@ -55,6 +55,7 @@ def measure_step(
         is_compiled: whether compute_loss is compiled. Its code only suits micro-steps of batch_size sequences.
     """
     model.to(hardware.device).train()
+    optimizer = make_optimizer(model)
     n_micro_steps = trainer.n_micro_steps
     # Tokens and targets are slices of windows, as in a run. Compiled code depends on the strides of the tensors.
     shape = (trainer.micro_batch_size, model.config.context_length + 1)
@@ -91,7 +92,7 @@ def measure_module(module: GPTModule, hardware: Hardware, *, seconds: float) -> 
     return measure_step(
         module.model,
         module.compute_loss,
-        module.make_optimizer(module.model),
+        module.make_optimizer,
         module.settings,
         hardware,
         seconds=seconds,
