@@ -18,7 +18,7 @@ import pytest
 
 import gptmini
 import programs
-from gptmini.commands.chat import answer, talk
+from gptmini.commands.chat import answer
 from gptmini.commands.sample_output import CtrlC
 from gptmini.generation import Rules
 from gptmini.loading import load
@@ -109,40 +109,24 @@ def test_fifty_turns_with_ctrl_c_at_random_moments_keep_the_history(chatty, tmp_
     assert roles == ["user", "assistant"] * len(asked)
 
 
-def test_a_second_ctrl_c_ends_an_answer_but_not_the_chat(chatty, monkeypatch, capsys):
+@pytest.mark.parametrize(("seconds", "kept"), [((0, 0.001), 1), ((0, 2), 0)])
+def test_a_second_ctrl_c_ends_an_answer(chatty, monkeypatch, seconds, kept):
+    """One press of the key can give two signals. Two seconds later, the user presses the key again."""
     model, tokenizer = load(chatty)
     conversation = Conversation(model.eval(), tokenizer, Rules(), seed=1)
-    lines = iter(["One", "Two", "Three"])
-    now = [0.0]
-    monkeypatch.setattr("time.monotonic", lambda: now[0])
-    monkeypatch.setattr("gptmini.commands.chat.prepare_stdin", lambda: True)
+    times = iter(seconds)
+    monkeypatch.setattr("time.monotonic", lambda: next(times))
     draw = type(conversation._decoder).draw
 
     def interrupted(self):
-        question = conversation.messages[-1]["content"]
-        if question != "Three":
-            # One press of the key can give two signals. Two seconds later, the user presses the key again.
-            for seconds in [0, 0.001] if question == "One" else [0, 2]:
-                now[0] += seconds
-                signal.raise_signal(signal.SIGINT)
+        for _ in seconds:
+            signal.raise_signal(signal.SIGINT)
         return draw(self)
 
     monkeypatch.setattr(type(conversation._decoder), "draw", interrupted)
-
-    def type_line(prompt):
-        line = next(lines, None)
-        if line is None:
-            raise EOFError
-        return line
-
-    monkeypatch.setattr("builtins.input", type_line)
-    assert talk(conversation)
-    messages = conversation.messages
-    assert [message["content"] for message in messages[::2]] == ["One", "Two", "Three"]
-    one, two, three = (message["content"] for message in messages[1::2])
-    assert len(one) == 1
-    assert two == ""
-    assert len(three) > 1
+    with CtrlC() as ctrl_c, suppress(KeyboardInterrupt):
+        answer(conversation, "One", ctrl_c)
+    assert len(conversation.messages[1]["content"]) == kept
 
 
 def chat_through_a_pipe(path, text, *options):

@@ -97,10 +97,6 @@ def test_a_word_that_is_a_file_and_a_key_means_the_key(shown, tmp_path):
     assert shown("my.txt").startswith("data=hub ")
 
 
-def test_an_unknown_key_is_refused(script):
-    script("train", "--help", "zzz.zzz").assert_refused("zzz.zzz", "--help")
-
-
 def test_options_of_ones_own_are_printed(shown, tmp_path):
     wide = "# Mine, and wide.\ndefaults: [modern, _self_]\nd_model: 1536\n"
     (tmp_path / "model").mkdir()

@@ -150,21 +150,8 @@ def test_a_run_with_names_that_are_not_utf8_goes_on_and_is_reported_and_exported
     assert "caf\\udce9" in (tmp_path / name / "report.html").read_text()
 
 
-def test_a_list_of_files_is_a_list_and_a_file_that_is_named_like_one_is_quoted(
-    script, prepared, tmp_path
-):
-    def prepare(*overrides):
-        result = script("prepare", *prepared, *overrides)
-        assert result.code == 0, result.err
-        return result.out
-
-    for i, name in enumerate(("a.txt", "b.txt", "a ")):
-        (tmp_path / name).write_text(f"Text {i}. " * 99)
-    listed = prepare("data.path=[a.txt,b.txt]", "data.val_fraction=0.5")
-
-    (tmp_path / "[a.txt,b.txt]").write_text("Another text. " * 99)
-    named = prepare("data.path='[a.txt,b.txt]'")
-    assert "1,247 bytes" in named
-    assert "1,247 bytes" not in listed
-
-    prepare("data.path=a ")  # the space is part of the name
+def test_a_list_of_files_is_a_list_and_a_space_may_end_a_name(script, prepared, tmp_path):
+    for name in ("a.txt", "b.txt", "a "):
+        (tmp_path / name).write_text("A text. " * 99)
+    for path in ("[a.txt,b.txt]", "a "):
+        assert script("prepare", *prepared, f"data.path={path}", "data.val_fraction=0.5").code == 0

@@ -2,7 +2,6 @@
 
 import csv
 import re
-import shutil
 from html.parser import HTMLParser
 
 import pytest
@@ -121,17 +120,6 @@ def test_what_a_model_writes_is_text_in_the_page(runs, script):
     assert all(reference.startswith("data:image/") for reference in page.references)
     assert "<script>alert(1)</script>\n# no heading" in "".join(page.texts)
     assert "<img src=x onerror=y>|*a*" in page.texts
-
-
-def test_runs_of_one_name_are_told_apart_by_their_paths(runs, script, tmp_path):
-    other = tmp_path / "other" / "a" / "2026"
-    shutil.copytree(runs[0], other)
-    assert script("report", "--compare", "runs/a", "other/a").code == 0
-    heading = Page((tmp_path / "compare.html").read_text()).headings[0]
-    assert heading == f"{runs[0]} and {other}"
-
-    refused = script("report", "--compare", "runs/a", "runs/a/2026")
-    refused.assert_refused("runs to compare must differ")
 
 
 def test_the_curves_of_a_killed_run_are_written_as_csv(runs, script):

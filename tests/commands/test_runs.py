@@ -59,13 +59,6 @@ def test_each_run_has_its_state_step_best_loss_and_what_was_typed(script, short,
     assert len(result.out.splitlines()) == 3
 
 
-def test_a_run_that_is_trained_now_is_running_and_is_not_disturbed(script, two_runs):
-    _, cut = two_runs
-    with locked(cut):
-        assert row_of(script("runs"), cut)[1] == "running"
-    assert row_of(script("runs"), cut)[1] == "stopped by the time limit"
-
-
 # Lightning's class, which ends the run because the loss has not fallen by a nat.
 STOP = (
     "+callbacks.stop={_target_: lightning.pytorch.callbacks.EarlyStopping, "

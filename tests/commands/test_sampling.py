@@ -96,13 +96,6 @@ def test_records_say_how_a_sample_ended_and_what_each_token_cost(script, checkpo
         assert record["text"] == tokenizer.decode(shown)
 
 
-def test_a_stop_string_with_an_escape_ends_the_sample_unseen(script, checkpoint):
-    wild = ("sample", checkpoint, "--temperature", "9", "--ignore-end-of-text")
-    whole = script(*wild).out
-    for stop, typed in (("\n", r"\n"), ("é", r"\u00e9"), (whole[20:23], whole[20:23])):
-        assert script(*wild, "--stop", typed).out == whole[: whole.index(stop)] + "\n"
-
-
 @pytest.mark.parametrize(
     "options",
     [
@@ -203,13 +196,6 @@ def test_a_reader_that_has_seen_enough_ends_it_quietly(checkpoint):
     process.stdout.close()
     assert process.wait(timeout=30) == 0
     assert process.stderr.read() == b""
-
-
-def test_a_prompt_that_cannot_be_encoded_is_named_by_its_number(script, checkpoint, tmp_path):
-    (tmp_path / "p.txt").write_text("abc\nxyz\n")
-    result = script("sample", checkpoint, "--prompts", "p.txt")
-    result.assert_refused("prompt 2: ", "got 'x' (U+0078) at position 0")
-    assert result.out == ""
 
 
 def test_what_a_system_encoding_lacks_is_written_all_the_same(checkpoint, monkeypatch):

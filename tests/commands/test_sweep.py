@@ -86,13 +86,6 @@ def test_numbers_of_an_interval_are_drawn_and_more_may_follow(sweep):
     assert len(rows()) == 4
 
 
-def test_tokens_that_differ_are_compared_by_bits_per_byte(sweep):
-    result = sweep("tokenizer=byte,char", "seed=1,2")
-    assert result.code == 0, result.err
-    best = min(rows(), key=lambda row: float(row["bits_per_byte"]))
-    assert f", {float(best['bits_per_byte']):.4f} bits per byte, " in result.out
-
-
 def test_seeds_are_taken_together_as_mean_and_spread_of_each_setting(sweep):
     result = sweep("seed=1,2,5", RATES)
     assert result.code == 0, result.err
