@@ -38,10 +38,3 @@ def test_any_sentence_gives_a_row_and_a_column_to_each_word(monkeypatch, capsys)
             shares = [float(number) for number in re.findall(r"\d\.\d\d", row)]
             assert sum(shares) == pytest.approx(1, abs=0.03)
             assert all(share == 0 for share in shares[t:])
-
-
-def test_a_text_without_words_is_refused_in_one_line(monkeypatch, capsys):
-    with pytest.raises(SystemExit) as end:
-        printed(monkeypatch, capsys, "--text", " , ")
-    assert end.value.code == 2
-    assert capsys.readouterr().err == "error: --text must contain a word, got ' , '\n"

@@ -33,14 +33,6 @@ def test_rotary_weights_that_are_trained_on_a_shorter_context_keep_their_positio
         shorter(torch.zeros(1, CONTEXT + 1, dtype=torch.int64))
 
 
-def test_learned_positions_beyond_the_context_are_left_out():
-    model = wide_gpt(GPT2)
-    shorter = adapt(model, GPTConfig(**GPT2 | {"context_length": T}))
-    positions = shorter.position_embedding.weight
-    assert torch.equal(positions, model.position_embedding.weight[:T])
-    assert positions.untyped_storage().nbytes() == positions.numel() * 4
-
-
 def test_half_precision_becomes_float32():
     model = wide_gpt(MODERN).bfloat16()
     assert {weight.dtype for weight in adapt(model, model.config).parameters()} == {torch.float32}
@@ -89,8 +81,3 @@ def test_a_name_that_no_weight_has_is_refused_with_the_nearest(preset, prefix, s
     with pytest.raises(UserError, match=said):
         freeze(model, [prefix])
     assert not frozen_names(model)
-
-
-def test_all_weights_cannot_be_frozen():
-    with pytest.raises(UserError, match="remove a prefix"):
-        freeze(wide_gpt(MODERN), ["embedding", "unembedding", "blocks"])

@@ -8,7 +8,7 @@ import torch
 from gptmini.model import GPT, GPTConfig, new_gpt, next_token_loss
 from model.tiny import GROUPED, B, draw, make, wide
 from sizes import CONTEXT as T
-from sizes import GPT2, MODERN, PRESETS, SMEARED, C, D, F, G, H, N, V
+from sizes import GPT2, MODERN, PRESETS, C, D, F, G, H, N, V
 
 
 @PRESETS
@@ -75,18 +75,6 @@ def test_parameters_equal_the_hand_count(n_kv_heads, groups):
 
     assert make(GPT2, d_ff=F, n_kv_heads=n_kv_heads).n_parameters == gpt2
     assert make(MODERN, d_ff=F, n_kv_heads=n_kv_heads).n_parameters == modern
-
-
-@pytest.mark.parametrize(("n_kv_heads", "groups"), [(None, H), (G, G)])
-@PRESETS
-def test_flops_equal_the_hand_count(preset, n_kv_heads, groups):
-    weights = N * (C * (H + 2 * groups) * D + C * C + 2 * C * F) + V * C
-    expected = 6 * weights + 12 * N * C * T
-    assert make(preset, d_ff=F, n_kv_heads=n_kv_heads).flops_per_token == expected
-
-
-def test_a_smear_costs_one_gain_a_channel_and_place():
-    assert make(SMEARED).n_parameters - make(MODERN).n_parameters == C * (3 + N * 2)
 
 
 def test_gpt2_small_has_its_published_size():

@@ -1,4 +1,4 @@
-"""The loss equals numbers computed by hand and the formula, also in pieces and with rounded weights."""
+"""The loss equals the formula, also in pieces and with rounded weights."""
 
 import copy
 
@@ -18,17 +18,6 @@ CONFIGS = {
     "modern, grouped heads": MODERN | {"n_kv_heads": 2},
     "smeared": SMEARED,
 }
-
-
-def test_loss_gives_hand_computed_numbers():
-    # The probabilities are 1/2, 1/4, 1/4 and 1/8, 3/4, 1/8. Adding a constant to the logits changes nothing.
-    logits = torch.tensor([[[2.0, 1.0, 1.0], [1.0, 6.0, 1.0]]]).log() + 5
-    targets = torch.tensor([[0, 2]])
-    each = torch.tensor([0.6931472, 2.0794415])  # ln 2, ln 8
-
-    torch.testing.assert_close(next_token_loss(logits, targets, reduction="none"), each)
-    assert next_token_loss(logits, targets, reduction="sum").item() == pytest.approx(2.7725887)
-    assert next_token_loss(logits, targets).item() == pytest.approx(1.3862944)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
@@ -142,24 +131,3 @@ def test_a_stream_of_bfloat16_is_that_of_the_model_with_rounded_weights(name, pi
         assert ours.dtype == ours.grad.dtype == torch.float32
         largest = theirs.grad.abs().max().item()
         torch.testing.assert_close(ours.grad, theirs.grad.float(), rtol=0, atol=0.01 * largest)
-
-
-@PRESETS
-def test_a_stream_of_bfloat16_keeps_statistics_and_loss_in_float32(preset):
-    model = wide(preset)
-    tokens = draw(batch_size=50)
-    batch = (tokens[:, :-1], tokens[:, 1:])
-
-    exact = training_loss(model, *batch)
-    exact.backward()
-    gradients = [parameter.grad.clone() for parameter in model.parameters()]
-
-    model.zero_grad()
-    rounded = training_loss(model, *batch, dtype=torch.bfloat16)
-    rounded.backward()
-
-    # Rounding to 8 bits gives a relative error of at most 2^-9. The error of a mean of 600 losses is much smaller,
-    # unless the mean itself is rounded.
-    assert rounded.item() == pytest.approx(exact.item(), rel=0.01)
-    for parameter, gradient in zip(model.parameters(), gradients, strict=True):
-        assert torch.cosine_similarity(parameter.grad.flatten(), gradient.flatten(), dim=0) > 0.98
