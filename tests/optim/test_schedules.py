@@ -1,10 +1,8 @@
-"""Learning rate schedules against numbers by hand, nanoGPT's formula, and the properties of every schedule."""
+"""Learning rate schedules against numbers by hand and nanoGPT's formula."""
 
 import math
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from gptmini.optim import CosineSchedule, LinearSchedule, TrapezoidSchedule
 
@@ -24,6 +22,7 @@ TRAPEZOID = [(5, 1.0), (12, 1.0), (13, 0.9), (16, 0.6), (19, 0.3), (20, 0.2), (1
     ("schedule", "max_steps", "points"),
     [
         (CosineSchedule(**SETTINGS), 13, WARMUP + COSINE + END),
+        (CosineSchedule(**SETTINGS), 4, WARMUP[:3]),  # the run ends during warm-up
         (LinearSchedule(**SETTINGS), 13, WARMUP + LINEAR + END),
         (TrapezoidSchedule(**SETTINGS, decay_fraction=8 / 21), 21, WARMUP + TRAPEZOID),
     ],
@@ -53,37 +52,3 @@ def test_cosine_equals_nanogpt(max_steps, warmup_steps, min_lr):
     for step in range(max_steps + 9):
         rate = lr * schedule(step, max_steps=max_steps)
         assert rate == pytest.approx(get_lr(step), rel=1e-12, abs=1e-18)
-
-
-SCHEDULES = st.builds(
-    lambda make, **settings: make(**settings),
-    st.sampled_from(
-        [
-            CosineSchedule,
-            LinearSchedule,
-            lambda **settings: TrapezoidSchedule(**settings, decay_fraction=0.3),
-            lambda **settings: TrapezoidSchedule(**settings, decay_fraction=1),
-        ]
-    ),
-    warmup_steps=st.integers(0, 60),
-    final_fraction=st.floats(0, 1),
-)
-
-
-@pytest.mark.slow
-@given(schedule=SCHEDULES, max_steps=st.integers(1, 60))
-def test_a_schedule_rises_to_its_peak_and_falls_to_its_end(schedule, max_steps):
-    values = [schedule(step, max_steps=max_steps) for step in range(max_steps)]
-    peak = schedule.warmup_steps
-    if peak >= max_steps - 1:  # the rate of a run that ends during warm-up only rises
-        expected = [(step + 1) / (peak + 1) for step in range(max_steps)]
-        assert values[:-1] == pytest.approx(expected[:-1])
-        return
-
-    assert values[peak] == max(values) == 1
-    rising = values[: peak + 1]
-    falling = values[peak:]
-    assert rising == sorted(rising)
-    assert falling == sorted(falling, reverse=True)
-    if not isinstance(schedule, TrapezoidSchedule) or schedule.decay_fraction == 1:
-        assert values[-1] == pytest.approx(schedule.final_fraction)
