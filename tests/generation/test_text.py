@@ -5,7 +5,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gptmini.commands.sample import parse
 from gptmini.generation import TextStream, generate, generate_stream, prompt_ids
 from gptmini.tokenizer import CharTokenizer, byte
 from gptmini.user_error import UserError
@@ -48,13 +47,6 @@ def test_a_sample_ends_at_end_of_text_unless_told_otherwise():
     assert (text, finish, ended) == (LETTERS.decode(ids[:at]), "end_of_text", ids[: at + 1])
 
 
-def test_a_sample_sees_all_positions_of_the_model_though_it_was_trained_on_fewer():
-    model = make()
-    trained_on_fewer = make(context_length=5, full_context_length=model.config.context_length)
-    prompts = ["abc", "abcdefghij"]
-    assert samples(prompts, model=trained_on_fewer) == samples(prompts, model=model)
-
-
 @pytest.mark.slow
 def test_neither_other_prompts_nor_the_batch_nor_more_samples_change_a_sample():
     prompts = ["abc", "j", "", "abcdefghijabcdefghij"]
@@ -68,27 +60,6 @@ def test_neither_other_prompts_nor_the_batch_nor_more_samples_change_a_sample():
         found = samples([*others, prompt], num_samples=3, temperature=1.3)
         assert found[3 * i :] == together[3 * i : 3 * i + 3]
     assert samples(prompts, batch_size=2, temperature=1.3) == together[::3]
-
-
-def test_python_draws_as_the_command_does_unless_told_otherwise():
-    command = vars(parse(["runs/latest"]))
-    for function in (generate, generate_stream):
-        names = generate_stream.__kwdefaults__ | function.__kwdefaults__
-        shared = {name: names[name] for name in names if name in command}
-        shared.pop("compile")
-        # Pieces are in order unless several samples take turns.
-        if function is generate_stream:
-            assert shared.pop("batch_size") == 1
-        stop = shared.pop("stop")
-        assert not stop
-        assert not command["stop"]
-        assert shared == {name: command[name] for name in shared}
-        assert {"seed", "temperature", "max_new_tokens", "num_samples"} <= set(shared)
-
-    # Without an end-of-text token, no sample ends early.
-    model = wide_gpt(TALKATIVE | {"vocab_size": 10}).eval()
-    tokenizer = CharTokenizer("abcdefghij", end_of_text=False)
-    assert len(generate(model, tokenizer, "abc")[0]) == command["max_new_tokens"]
 
 
 @pytest.mark.parametrize("n_letters", [1, 2, 3])
@@ -203,13 +174,6 @@ def test_text_is_held_back_only_while_a_stop_string_may_follow():
     pieces, rest = stream(LETTERS, LETTERS.encode("jabc"), ["abce"])
     assert pieces == ["j", "", "", ""]
     assert rest == "abc"
-
-
-def test_a_stop_string_that_ends_in_the_last_incomplete_character_is_met_at_the_end():
-    text = TextStream(byte([]), ["\N{REPLACEMENT CHARACTER}"])
-    assert [text.push(i) for i in b"a\xe2\x82"] == ["a", "", ""]
-    assert text.finish() == ""
-    assert text.stopped
 
 
 def test_generate_returns_what_the_stream_yields():

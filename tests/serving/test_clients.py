@@ -6,10 +6,7 @@ import httpx
 import pytest
 
 from gptmini.generation import generate
-from gptmini.tokenizer import CharTokenizer
-from serving.clients import CHARACTERS, LETTERS, served
-from sizes import TALKATIVE
-from toys import wide_gpt
+from serving.clients import LETTERS, served
 
 CHAT = {"model": "tiny", "messages": [{"role": "user", "content": "abc?"}]}
 PARTS = [{"role": "user", "content": [{"type": "text", "text": "abc?"}]}]
@@ -111,19 +108,6 @@ def test_a_completion_without_new_tokens_scores_its_prompt(url):
     assert refused.json()["error"]["param"] == "max_tokens"
 
 
-def test_offsets_belong_to_the_text_even_if_the_tokenizer_adds_a_space(model):
-    class Spaced(CharTokenizer):
-        def encode(self, text):
-            return super().encode(" " + text)
-
-    tokenizer = Spaced(CHARACTERS, end_of_text=True)
-    body = TEXT | {"max_tokens": 2, "echo": True, "logprobs": 0}
-    with served(model, tokenizer) as (url, _):
-        (choice,) = httpx.post(f"{url}/v1/completions", json=body).json()["choices"]
-    tokens, offsets = choice["logprobs"]["tokens"][1:4], choice["logprobs"]["text_offset"][1:4]
-    assert (tokens, offsets) == (list("abc"), [0, 1, 2])
-
-
 def test_the_template_gets_its_options_and_the_role_developer_is_system(model):
     template = "{{ messages[0].role if mode is defined and mode else 'a' }}"
     tokenizer = LETTERS.with_template(template)
@@ -140,19 +124,6 @@ def test_a_prompt_may_contain_special_tokens(url):
     text = "ab<|endoftext|>"
     body = {"model": "tiny", "prompt": text, "max_tokens": 1, "add_special_tokens": False}
     assert answer_of(url, body)[2]["prompt_tokens"] == 3
-
-
-def test_line_separators_and_proxies_do_not_break_a_stream(model):
-    tokenizer = CharTokenizer("\u2028\u2029\x85abcdefgh", end_of_text=True)
-    made = wide_gpt(TALKATIVE | {"vocab_size": tokenizer.n_vocab}).eval()
-    body = {"prompt": "a", "max_tokens": 50, "temperature": 2.0, "ignore_eos": True, "stream": True}
-    with served(made, tokenizer) as (url, _):
-        response = httpx.post(f"{url}/v1/completions", json=body)
-    assert response.headers["cache-control"] == "no-cache"
-    assert response.headers["x-accel-buffering"] == "no"
-    lines = [line for line in response.text.splitlines() if line]
-    assert all(line.startswith("data: ") for line in lines)
-    assert len(lines) == 53  # the first, 50 tokens, the end, and [DONE]
 
 
 def test_addresses_and_given_names_are_known_and_an_unknown_host_is_logged_once(model, capsys):

@@ -47,15 +47,6 @@ def test_a_client_that_does_not_go_on_is_dropped(model, monkeypatch, capfd, sent
     assert "Traceback" not in capfd.readouterr().err
 
 
-def test_a_client_that_hangs_up_while_it_uploads_leaves_no_traceback(model, capfd):
-    with served(model, LETTERS) as (url, _):
-        with connected(url) as client:
-            client.sendall(POST + b"Content-Type: application/json\r\n\r\n{")
-            assert httpx.get(f"{url}/health").status_code == 200  # the server has read the body
-        assert httpx.get(f"{url}/health").status_code == 200
-    assert "Traceback" not in capfd.readouterr().err
-
-
 def test_an_answer_may_take_longer(model, monkeypatch):
     monkeypatch.setattr(connection, "PATIENCE", 0.2)
     may_go_on = threading.Event()

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from gptmini.generation import Rules, generate_stream, prompt_ids
-from gptmini.serving.engine import AnswerPiece, Engine, QueueFullError, Request
+from gptmini.serving.engine import AnswerPiece, Engine, Request
 from gptmini.tokenizer import CharTokenizer
 from gptmini.user_error import UserError
 from sizes import TALKATIVE
@@ -102,54 +102,6 @@ def test_answers_of_many_clients_are_those_given_alone(engine):
     for each in clients:
         each.join(PATIENCE)
     assert found == {i: alone(**options[i]) for i in range(16)}
-
-
-def test_a_cancelled_request_frees_its_row_and_one_that_waits_is_never_started(engine):
-    endless = {"ignore_end_of_text": True}
-    running = [ask(engine, "a", **endless) for _ in range(4)]
-    waiting, nothing = ask(engine, "b", **endless)
-    for _, pieces in running:
-        pieces.get(timeout=PATIENCE)
-    engine.cancel(waiting)
-    for answer, _ in running:
-        engine.cancel(answer)
-
-    _, pieces = ask(engine, "abc", max_new_tokens=3, ignore_end_of_text=True)
-    assert collect(pieces) == alone(
-        "abc", max_new_tokens=3, ignore_end_of_text=True, temperature=1.0
-    )
-    assert nothing.empty()
-    wait_until_idle(engine)
-
-
-def test_too_many_waiting_requests_are_refused():
-    engine = Engine(make(), LETTERS, batch_size=1, max_waiting=2)
-    answers = [ask(engine, "a", ignore_end_of_text=True)[0] for _ in range(3)]
-    with pytest.raises(QueueFullError):
-        ask(engine, "a")
-    with pytest.raises(QueueFullError):
-        engine.call(list)
-    for answer in answers:
-        engine.cancel(answer)
-    wait_until_idle(engine)
-
-    # Of the four requests of one client, three could wait. None is accepted.
-    with pytest.raises(QueueFullError):
-        engine.submit([answers[0].request] * 4, lambda index, piece: None)
-    assert engine.n_open == 0
-    engine.close()
-
-
-def test_a_call_that_is_cancelled_while_it_waits_is_never_made(engine):
-    may_go_on = threading.Event()
-    engine.call(may_go_on.wait)
-    calls = []
-    cancelled = engine.call(lambda: calls.append(1))
-    assert cancelled.cancel()
-    may_go_on.set()
-    assert engine.call(lambda: 3).result(PATIENCE) == 3
-    assert calls == []
-    wait_until_idle(engine)
 
 
 def test_logits_that_are_not_finite_end_open_requests_with_the_error():
