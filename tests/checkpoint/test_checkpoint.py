@@ -1,18 +1,16 @@
-"""A checkpoint is written completely or not at all, and sampling needs nothing else."""
+"""A checkpoint is written completely or not at all, and gives the model that was saved."""
 
 import errno
 import itertools
 import os
 import signal
-import subprocess
-import sys
 
 import pytest
 import torch
 
 import gptmini
 from checkpoint.checkpoints import LEARNED, ROTARY, make, small
-from gptmini.checkpoint.file import read_checkpoint, step_of, write_checkpoint
+from gptmini.checkpoint.file import step_of, write_checkpoint
 from gptmini.checkpoint.training_state import TrainingState
 from gptmini.model import new_gpt
 from gptmini.user_error import UserError
@@ -42,44 +40,23 @@ def test_load_gives_the_model_and_the_tokenizer_ready_to_sample(path, config):
     assert tokenizer.decode([10, 0]) == "ka"
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="what a file then holds shows on Linux")
-def test_tensors_that_are_mapped_stay_in_the_file(path):
-    write_checkpoint(small(), path)
-    mapped = read_checkpoint(path, mapped=True)["state_dict"]["model.w"]
-    read = read_checkpoint(path)["state_dict"]["model.w"]
-
-    numbers = read.numpy().tobytes()
-    start = path.read_bytes().index(numbers)
-    with path.open("r+b") as file:
-        file.seek(start)
-        file.write(bytes(len(numbers)))
-
-    assert torch.equal(mapped, torch.zeros(7))
-    assert torch.equal(read, torch.arange(7.0))
-
-
 def disk_full(*_):
     raise OSError(errno.ENOSPC, "No space left on device")
-
-
-def half_a_save(checkpoint, file):
-    file.write(b"PK")
-    disk_full()
 
 
 def fail_as_torch_does(checkpoint, file):
     """Raise as torch's writer does: without a cause, so that the system's error is only its context."""
     try:
-        half_a_save(checkpoint, file)
+        file.write(b"PK")
+        disk_full()
     except OSError:
         raise RuntimeError("unexpected pos 64 vs 0")  # noqa: B904
 
 
-@pytest.mark.parametrize("save", [half_a_save, fail_as_torch_does])
-def test_a_failed_write_leaves_the_old_file_and_nothing_else(path, monkeypatch, save):
+def test_a_failed_write_leaves_the_old_file_and_nothing_else(path, monkeypatch):
     write_checkpoint(small(step=1), path)
     old = path.read_bytes()
-    monkeypatch.setattr(torch, "save", save)
+    monkeypatch.setattr(torch, "save", fail_as_torch_does)
 
     with pytest.raises(OSError, match="No space left on device") as refused:
         write_checkpoint(small(), path)
@@ -87,17 +64,6 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(path, monkeypatch, 
     monkeypatch.undo()
     assert refused.value.filename == str(path)
     assert path.read_bytes() == old
-    assert list(path.parent.iterdir()) == [path]
-
-
-def test_a_failed_flush_comes_before_the_old_file_is_called_previous(path, monkeypatch):
-    write_checkpoint(small(step=1), path)
-    monkeypatch.setattr(os, "fsync", disk_full)
-    with pytest.raises(OSError, match="No space left on device"):
-        write_checkpoint(small(step=2), path, previous=path.with_name("previous.ckpt"))
-
-    monkeypatch.undo()
-    assert read_checkpoint(path)["step"] == 1
     assert list(path.parent.iterdir()) == [path]
 
 
@@ -177,20 +143,3 @@ def test_a_training_state_that_lacks_a_part_is_refused(path, change):
     wanted = r"best\.ckpt has no training state"
     with pytest.raises(UserError, match=wanted):
         TrainingState.parse(checkpoint, path)
-
-
-PROBE = """
-import sys, gptmini
-model, tokenizer = gptmini.load(sys.argv[1])
-loaded = {name.split(".")[0] for name in sys.modules} & {"lightning", "hydra", "omegaconf", "tensorboard"}
-assert not loaded, loaded
-print(tokenizer.decode([model.config.n_layers]))
-"""
-
-
-@pytest.mark.slow
-def test_load_needs_no_framework(path):
-    write_checkpoint(make(), path)
-    command = [sys.executable, "-c", PROBE, str(path)]
-    result = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert result.stdout == "c\n", result.stderr

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from full_disk import files_of_at_most
-from gptmini.files import PACKAGE, install_command, new_folder, replace_by_symlink, replacing
+from gptmini.files import new_folder, replace_by_symlink, replacing
 
 # Starts to replace a file, then kills itself.
 KILLED = """
@@ -115,15 +115,3 @@ def test_a_folder_that_is_there_by_the_end_is_not_replaced(tmp_path):
     with pytest.raises(OSError, match="made"):
         make_second()
     assert names(tmp_path / "made") == ["mine"]
-
-
-def test_a_clone_stays_editable_if_an_extra_is_installed(tmp_path, monkeypatch):
-    monkeypatch.chdir(PACKAGE.parent)
-    assert install_command("sweep") == "pip install -e '.[sweep]'"
-    monkeypatch.chdir(tmp_path)
-    assert install_command("sweep") == f"pip install -e '{PACKAGE.parent}[sweep]'"
-
-
-def test_an_installed_package_gets_an_extra_by_its_name(monkeypatch):
-    monkeypatch.setattr("gptmini.files.CONFIGS", PACKAGE / "configs")  # as in a wheel
-    assert install_command("sweep") == "pip install 'gptmini[sweep]'"

@@ -34,9 +34,3 @@ def test_a_template_that_changes_text_inside_its_tags_has_no_answers(changed):
     with pytest.raises(RefusedChatError, match="loss_on=answers"):
         chats.encode(ANSWERED)
     chats.encode(ANSWERED, loss_on="all")
-
-
-def test_a_word_that_only_a_name_makes_special_may_stand_in_a_message():
-    coder, chats = chats_of("{{ messages[0].content }}", pad_token="!")
-    ids, _ = chats.encode([{"role": "user", "content": "Hello! <s>"}], loss_on="all")
-    assert ids.tolist() == coder.encode("Hello! <s>")

@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import time
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,6 @@ import pytest
 from forked import forked
 from gptmini import tokenizer
 from gptmini.tokenizer import learning
-from refusals import refused_keys
 from tokenizer.texts import WORDS, random_texts
 from toys import documents_of
 
@@ -29,21 +27,6 @@ def test_bpe_learns_the_most_frequent_pairs_of_the_training_split_first():
     # Seen 10, 9 and 5 times: no space precedes the first word.
     assert learned(text, vocab_size=256 + 3 + 1) == [b"xy", b" xy", b" xyz"]
     assert learned(text, val=["cdcd" * 99], vocab_size=260) == [b"xy", b" xy", b" xyz"]
-
-
-@pytest.mark.parametrize(
-    ("text", "parts"),
-    [
-        ("", [""]),
-        ("abcdefg", ["abcdefg"]),
-        ("ab cd\nef gh", ["ab cd\n", "ef gh"]),
-        ("ab cd ef gh", ["ab cd ", "ef gh"]),
-        ("abcdefghijk", ["abcdefg", "hijk"]),
-        ("\n\n\nabcdefghi\nj", ["\n\n\n", "abcdefg", "hi\nj"]),
-    ],
-)
-def test_a_long_text_is_cut_behind_a_line_break_or_else_a_space(text, parts):
-    assert list(learning.split_slices(text, 7)) == parts
 
 
 def test_bpe_learns_the_same_merges_from_a_text_in_slices(monkeypatch):
@@ -125,16 +108,6 @@ def test_an_error_of_a_document_comes_through_and_ends_the_learning(processes):
     assert processes[0].wait(timeout=5) == 1
 
 
-def test_a_process_that_learns_and_dies_is_one_error(processes):
-    def documents():
-        for text in documents_of(["some text\n"] * 3 + ["more text\n" * 200_000]):
-            yield text
-            processes[0].kill()
-
-    with pytest.raises(ValueError, match=r"exit status -9; .* tokenizer\.vocab_size"):
-        tokenizer.bpe(documents(), vocab_size=300)
-
-
 @pytest.mark.parametrize("end", [bytes(8), b"\x09" + bytes(7) + b"half"], ids=["merging", "texts"])
 def test_the_process_that_learns_ends_with_the_process_that_asked(end):
     """A killed process closes its pipe."""
@@ -148,15 +121,6 @@ def test_the_process_that_learns_ends_with_the_process_that_asked(end):
         check=False,
     )
     assert (ended.returncode, ended.stdout, ended.stderr) == (1, b"", b"")
-
-
-@pytest.mark.parametrize(
-    ("key", "value"), [("vocab_size", 256), ("vocab_size", 2**20 + 1), ("train_bytes", 0)]
-)
-def test_bpe_and_its_settings_refuse_a_value_by_its_key(key, value):
-    settings = {"vocab_size": 300} | {key: value}
-    assert refused_keys(tokenizer.BytePairSettings, **settings) == {key}
-    assert refused_keys(partial(tokenizer.bpe, documents_of(["text"])), **settings) == {key}
 
 
 class Read:

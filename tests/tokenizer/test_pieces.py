@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gptmini import tokenizer
-from gptmini.tokenizer.pieces import MARK, SEPARATOR, SPLIT_PATTERN, insert_marks, split_long_runs
+from gptmini.tokenizer.pieces import MARK, SEPARATOR, SPLIT_PATTERN
 from tokenizer.texts import END, TRAIN
 from toys import documents_of
 
@@ -35,22 +35,6 @@ def test_texts_that_are_encoded_together_have_the_ids_of_each_by_the_rule_of_gpt
     assert batch == [PEER.encode_ordinary(text) for text in texts]
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        (" ", " "),
-        ("a b\nc", "a b\nc"),
-        ("a \n\tb", "a \n|\tb"),
-        ("a  ", "a  "),
-        (f"a  {SEPARATOR}  b", f"a  {SEPARATOR} | b"),
-        ("\u4e2d\u3000\xa0\u4e2d", "\u4e2d\u3000|\xa0\u4e2d"),
-        ("a\x1c\x1cb", "a\x1c\x1cb"),
-    ],
-)
-def test_the_last_character_of_white_space_before_a_word_is_marked(text, expected):
-    assert insert_marks(text) == expected.replace("|", MARK)
-
-
 def test_a_text_may_hold_millions_of_white_space_characters_in_a_row():
     n = 2_000_000
     ids = next(CODER.encode_batch([" " * n + "a"]))
@@ -61,13 +45,3 @@ def test_a_text_may_hold_millions_of_white_space_characters_in_a_row():
     said = r"a million white-space characters in a row near U\+0000 .* tokenizer=byte"
     with pytest.raises(ValueError, match=said):
         next(CODER.encode_batch([MARK + " " * n + "a"]))
-
-
-@given(text=SPACED, longest=st.integers(1, 9))
-def test_short_runs_are_the_text_cut_where_a_run_is_long(text, longest):
-    parts = list(split_long_runs(text, longest))
-    assert "".join(parts) == text
-    for part in parts:
-        assert all(len(run) <= longest for run in regex.findall(r"\s+|\S+", part))
-    if all(len(run) <= longest for run in regex.findall(r"\s+|\S+", text)):
-        assert parts == [text]

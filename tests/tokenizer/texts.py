@@ -8,8 +8,6 @@ import pytest
 
 from gptmini import tokenizer
 
-# Hugging Face's and GPT-2's own spelling of the pattern; tiktoken's spelling has possessive quantifiers.
-GPT2_PATTERN = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 WORDS = (
     "the theory of these three trees: they're 33 feet  tall,\n"
     "\tand I'll say \u00e9t\u00e9 \u65e5\u672c \U0001f600!"
