@@ -128,17 +128,3 @@ def test_one_document_is_divided_into_blocks_of_bytes(ends):
     _, sums = scored(passage)
     begins = np.concatenate([[0], np.cumsum(BYTES[ids[1:1500]])[:-1]])
     assert sums.n_tokens.tolist() == np.bincount(begins // 512).tolist()
-
-
-def test_the_parts_of_several_texts_follow_each_other():
-    _, of_one = scored(stream_of(ids_of(300)))
-    _, of_both = scored(stream_of(ids_of(300)), stream_of(ids_of(300)))
-    for one, both in zip(of_one, of_both, strict=True):
-        assert both.tolist() == [*one.tolist(), *one.tolist()]
-
-
-def test_documents_without_a_token_are_no_parts():
-    documents = [ids_of(n % 3, seed=n) for n in range(200)]
-    _, sums = scored(alone(documents))
-    assert sums.n_tokens.tolist() == [len(ids) for ids in documents if len(ids)]
-    assert sums.n_bytes.tolist() == [int(BYTES[ids].sum()) for ids in documents if len(ids)]

@@ -99,23 +99,6 @@ def test_what_stands_for_no_run_is_refused_by_all_in_the_same_words(given, said)
     assert said in message
 
 
-def test_a_folder_without_the_folder_of_all_runs_is_named(tmp_path, monkeypatch):
-    (tmp_path / "elsewhere").mkdir()
-    monkeypatch.chdir(tmp_path / "elsewhere")
-    with pytest.raises(UserError, match=f"runs/latest .*{tmp_path}/elsewhere has no folder runs"):
-        find_run("runs/latest")
-
-
-def test_a_folder_without_runs_or_checkpoints_is_refused():
-    Path("empty").mkdir()
-    with pytest.raises(
-        UserError, match=r"empty does not belong to a run: \S*config\.yaml is missing"
-    ):
-        find_run("empty")
-    with pytest.raises(UserError, match=r"empty has no checkpoint .*checkpoints/best.ckpt or la"):
-        find_checkpoint("empty")
-
-
 def test_a_run_means_its_best_checkpoint_else_its_newest(tmp_path):
     folder = tmp_path / "checkpoints"
     folder.mkdir()

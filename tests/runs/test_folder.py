@@ -1,13 +1,14 @@
-"""The folder of a new run, and which process may write to it."""
+"""The folder of a run, what it holds, and its state."""
 
 import os
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 import gptmini
-from gptmini.runs import run_folder
+from gptmini.runs import RunStatus, read_status, run_folder, write_status
 from gptmini.user_error import UserError
 
 
@@ -60,12 +61,6 @@ def test_a_latest_that_is_not_ours_is_left_as_it_is(tmp_path):
     assert (tmp_path / "latest").read_text() == "precious"
 
 
-def test_a_folder_is_free_again_after_a_run_that_was_stopped(tmp_path):
-    with pytest.raises(SystemExit), run_folder.locked(tmp_path):
-        sys.exit(130)
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_a_run_keeps_when_it_began_and_its_id_wherever_its_folder_lies(tmp_path):
     # Two checkouts of one project, with the same command line.
     folders = [tmp_path / checkout / "runs" / "wb" for checkout in ("a", "b")]
@@ -116,3 +111,26 @@ def test_a_run_of_another_version_is_refused_and_the_version_named(tmp_path, ver
     wanted = rf"a run of gptmini {named}; install"
     with pytest.raises(UserError, match=wanted):
         run_folder.check_version(version, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "state", [RunStatus(state="done", step=7), RunStatus(state="ended", step=5, by="EarlyStopping")]
+)
+def test_a_state_is_read_as_it_was_written_last(tmp_path, state):
+    assert read_status(tmp_path) is None
+    write_status(tmp_path, RunStatus(state="stopped", step=1, by="SIGINT"))
+    write_status(tmp_path, state)
+    assert read_status(tmp_path) == state
+    assert [path.name for path in tmp_path.iterdir()] == ["state"]
+
+
+@pytest.mark.parametrize("text", ["", '{"state": "done"}', '{"state": "ill", "step": 1}'])
+def test_a_state_that_no_run_wrote_is_refused_and_named(tmp_path, text):
+    (tmp_path / "state").write_text(text)
+    with pytest.raises(UserError, match="/state "):
+        read_status(tmp_path)
+
+
+def test_a_table_of_runs_needs_no_torch():
+    code = "import sys, gptmini.report.overview; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

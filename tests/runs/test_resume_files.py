@@ -3,8 +3,8 @@
 import pytest
 
 from gptmini.checkpoint.file import read_checkpoint, write_checkpoint
-from gptmini.runs.find import checkpoints_in, has_checkpoint
-from gptmini.runs.resume import find_training_state, make_latest, remove_leftovers
+from gptmini.runs.find import checkpoints_in
+from gptmini.runs.resume import make_latest, remove_leftovers
 
 
 @pytest.fixture
@@ -41,15 +41,6 @@ def test_a_file_of_another_name_stays_and_a_copy_becomes_the_newest(run):
     expected = {"mine": 1, "previous": 1, "set-aside-last-3": 3, "set-aside-previous-2": 2}
     assert steps(run) == {f"{name}.ckpt": step for name, step in expected.items()}
     assert checkpoints_in(run) == [checkpoints / "previous.ckpt"]
-
-
-def test_a_run_goes_on_from_its_own_checkpoints_alone(run):
-    checkpoints = run / "checkpoints"
-    assert has_checkpoint(run)
-    for name in ("best", "previous", "last"):
-        (checkpoints / f"{name}.ckpt").rename(checkpoints / f"set-aside-{name}-1.ckpt")
-    assert not has_checkpoint(run)
-    assert find_training_state(run) == (None, [])
 
 
 def test_what_a_killed_process_had_half_written_is_removed_and_nothing_else(run):
