@@ -85,18 +85,6 @@ def test_automatic_choice_on_a_gpu(monkeypatch, with_gpu, bf16, expected):
         choose_hardware("auto", "auto", "auto", 2)
 
 
-@pytest.mark.parametrize(
-    ("capability", "shown"),
-    [((7, 5), "cuda, fp32, eager"), ((9, 0), "cuda, fp32, products in TF32, eager")],
-)
-def test_float32_on_a_gpu_says_that_its_products_are_tf32s(
-    monkeypatch, with_gpu, capability, shown
-):
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: capability)
-    assert str(choose_hardware("cuda", "fp32", False)) == shown
-    assert str(choose_hardware("cuda", "bf16", False)) == "cuda, bf16, eager"
-
-
 def test_no_number_of_threads_means_torchs_own_number_again(monkeypatch):
     used = [6]
     monkeypatch.setattr(torch, "get_num_threads", lambda: used[-1])

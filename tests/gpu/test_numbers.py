@@ -7,9 +7,7 @@ import pytest
 import torch
 
 from gptmini.generation import Decoder, Rules
-from gptmini.generation.rules import choose
 from gptmini.model import training_loss
-from gptmini.training.callbacks.samples import Samples
 from gpu.parts import KINDS, OPTIMIZERS, TRY_ON_CPU, drawn, model_of
 from training.watchers import Figures
 
@@ -103,19 +101,6 @@ def test_a_compiled_decoder_draws_the_ids_of_the_eager_one(device, kind):
     assert drawn_ids(compile=True) == drawn_ids(compile=False)
 
 
-@pytest.mark.parametrize("batch_size", [1, 64])
-def test_compiled_rules_choose_as_eager_ones_from_a_large_vocabulary(device, batch_size):
-    rules = Rules(temperature=0.8, top_k=200, top_p=0.95, min_p=0.001)
-    generator = torch.Generator(device).manual_seed(0)
-    logits = torch.randn(batch_size, 50257, device=device, generator=generator)  # (B, V)
-    uniform = torch.rand(
-        batch_size, device=device, generator=generator, dtype=torch.float64
-    )  # (B,)
-
-    compiled = torch.compile(choose, fullgraph=True, dynamic=False)
-    assert compiled(logits, uniform, rules).tolist() == choose(logits, uniform, rules).tolist()
-
-
 class Agreeing(L.Callback):
     """Makes the only rank agree with itself in every step, as several ranks do."""
 
@@ -141,14 +126,3 @@ def test_one_rank_of_several_equals_none(run, strategy):
             torch.distributed.destroy_process_group()
 
     assert one_rank.losses == pytest.approx(plain.losses, abs=1e-5)
-
-
-def test_the_loss_is_compiled_once_whatever_validation_and_samples_do(run):
-    torch._dynamo.reset()
-    counters = torch._dynamo.utils.counters
-    counters.clear()
-    samples = Samples(prompts=["fox"], seed=1, max_new_tokens=3)
-    run(compile=True, precision="bf16", max_steps=5, val_every_steps=2, callbacks=[samples])
-
-    assert counters["stats"]["unique_graphs"] == 1
-    assert not counters["graph_break"]

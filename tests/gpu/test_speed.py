@@ -1,20 +1,18 @@
 """The host waits for the GPU only when it must, and the largest batch is found in time. Run with pytest -m gpu."""
 
 import time
-import warnings
 
 import lightning as L
 import pytest
 import torch
 
-from gptmini.generation import Decoder, Rules
 from gptmini.hardware import choose_hardware
 from gptmini.training.callbacks.checkpoints import RunCheckpoints
 from gptmini.training.callbacks.scalars import Scalars
 from gptmini.training.devices.batch_size import choose_batch_size
 from gptmini.training.stopping import Stopping
 from gptmini.training.trainer_settings import TrainerSettings
-from gpu.parts import OPTIMIZERS, TRY_ON_CPU, model_of
+from gpu.parts import OPTIMIZERS, model_of
 from training.runs import SETTINGS
 
 pytestmark = pytest.mark.gpu
@@ -41,31 +39,6 @@ class NoWaiting(L.Callback):
     def set(self, mode):
         if torch.cuda.is_available():
             torch.cuda.set_sync_debug_mode(mode)
-
-
-@pytest.mark.parametrize("compile", [False, True])
-def test_decoding_waits_for_the_gpu_once_a_token(device, compile):
-    model = model_of("modern").to(device).eval()
-    decoder = Decoder(model, batch_size=2, capacity=43, compile=compile)
-    rules = Rules(temperature=0.8, top_k=50, top_p=0.9)
-    decoder.add([1, 2, 3], rules, stream=0)
-    decoder.add([4, 5], rules, stream=1)
-    for _ in range(5):  # encode, compile, record
-        decoder.draw()
-
-    n_tokens = 8
-    with warnings.catch_warnings(record=True) as waits:
-        warnings.simplefilter("always")
-        NoWaiting(0, 0).set("warn")
-        try:
-            for _ in range(n_tokens):
-                decoder.draw()
-        finally:
-            NoWaiting(0, 0).set("default")
-
-    n_waits = sum("synchronizing CUDA operation" in str(warning.message) for warning in waits)
-    print(f"{n_waits} waits for {n_tokens} tokens")
-    assert n_waits == (0 if TRY_ON_CPU else n_tokens)
 
 
 @pytest.mark.parametrize("compile", [False, True])
