@@ -12,11 +12,9 @@ from hypothesis import strategies as st
 
 import gptmini
 from gptmini.data.batches import (
-    _mix,
     divide_among,
     gather,
     n_windows,
-    permute,
     seed_of_source,
     step_sequences,
     validation_windows,
@@ -30,35 +28,10 @@ from training.runs import SETTINGS
 SEEDS = st.integers(0, 2**63 - 1)
 
 
-# The first outputs of SplitMix64 for the seed 1234567, from Rosetta Code.
-SPLITMIX64 = [
-    6457827717110365317,
-    3203168211198807973,
-    9817491932198370423,
-    4593380528125082431,
-    16408922859458223821,
-]
-
-
-def test_the_hash_behind_the_order_gives_the_numbers_of_splitmix64():
-    # Output n of SplitMix64 is the finaliser of seed + n * gamma. Here the key is the seed.
-    factor = 0xD1342543DE82EF95
-    constant = 0x632BE59BD9B4E019
-    key = (1234567 - constant) * pow(factor, -1, 2**64) % 2**64
-    assert _mix(np.arange(1, 6, dtype=np.uint64), np.uint64(key)).tolist() == SPLITMIX64
-
-
 def starts_of_pass(number, *, n_tokens, context_length, seed):
     windows = n_windows(n_tokens, context_length)
     sequences = np.arange(number * windows, (number + 1) * windows)
     return window_starts(sequences, n_tokens=n_tokens, context_length=context_length, seed=seed)
-
-
-@given(size=st.integers(1, 5000), key=st.integers(0, 2**64 - 1))
-@example(size=10007, key=0)
-def test_permutation_is_one_to_one(size, key):
-    places = permute(np.arange(size), size, np.full(size, key, dtype=np.uint64))
-    assert np.array_equal(np.sort(places), np.arange(size))
 
 
 @given(n_tokens=st.integers(14, 8000), number=st.integers(0, 99), seed=SEEDS)
@@ -74,13 +47,6 @@ def test_a_pass_covers_every_window_once(n_tokens, number, seed):
     assert starts[-1] + 7 + 1 <= n_tokens  # the last target is in the file
     # Another window would not fit after the largest phase.
     assert n_tokens < (len(starts) + 2) * 7
-
-
-@pytest.mark.parametrize("context_length", [1, 2, 7])
-def test_every_phase_fits_in_the_shortest_file(context_length):
-    n_tokens = 2 * context_length  # W = 1
-    starts = window_starts(np.arange(300), n_tokens=n_tokens, context_length=context_length, seed=0)
-    assert set(starts.tolist()) == set(range(context_length))
 
 
 @pytest.mark.parametrize("n_tokens", [0, 1, 7, 13])

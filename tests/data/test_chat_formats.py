@@ -91,21 +91,12 @@ def test_known_fields_that_are_not_used_are_named(tmp_path, changes, loss_on, un
     assert named == unused
 
 
-def written(path, record):
-    """Write a record as JSON or as a table."""
-    path.write_text(json.dumps(record))
-    if path.suffix == ".parquet":
-        parquet.write_table(pa.Table.from_pylist([record]), path)
-    return path
-
-
-@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
 @pytest.mark.parametrize("name", ["OpenAI", "ShareGPT", "Alpaca", "prompt and completion"])
-@pytest.mark.parametrize("field", ["text", "messages"])
-def test_chats_that_are_read_as_text_lead_to_the_template(tmp_path, kind, name, field):
-    path = written(tmp_path / f"chats.{kind}", RECORDS[name])
+def test_chats_that_are_read_as_text_lead_to_the_template(tmp_path, name):
+    path = tmp_path / "chats.jsonl"
+    path.write_text(json.dumps(RECORDS[name]))
     with pytest.raises(UserError, match=r"chats\..*data\.template=chat"):
-        list(Reader(field=field).pieces(path))
+        list(Reader(field="text").pieces(path))
 
 
 @pytest.mark.parametrize("name", RECORDS)
@@ -131,10 +122,8 @@ def test_a_field_may_be_named():
         ([], "record"),
         ({"text": "Once"}, "messages.*conversations.*instruction.*prompt.*text"),
         ({"messages": "Once"}, "messages.*'Once'"),
-        ({"messages": []}, "messages"),
         ({"messages": [CHAT[0], "Once"]}, "message 2.*'Once'"),
         ({"messages": [{"content": "Once"}]}, "message 1.*role"),
-        ({"messages": [{"role": "user"}]}, "message 1.*content.*None"),
         ({"messages": [{"role": "user", "content": 3}]}, "message 1.*content.*3"),
         (
             {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": "x"}]}]},
@@ -142,9 +131,7 @@ def test_a_field_may_be_named():
         ),
         ({"conversations": [{"from": "narrator", "value": "Once"}]}, "message 1.*narrator"),
         ({"prompt": "Once", "completion": CHAT}, "prompt.* and .*completion"),
-        ({"instruction": 3, "output": "Once"}, "message 1.*content.*3"),
         ({"instruction": "Once", "input": ["x"], "output": "a"}, "input.*'x'"),
-        ({"prompt": "Once", "completion": "a", "system": 3}, "system.*3"),
         ({"prompt": "Once", "completion": "a", "label": False}, "label"),
         ({"messages": [CHAT[1] | {"weight": 0.5}]}, "message 1.*weight.*0.5"),
         ({"instruction": "Once", "output": "a", "history": ["x"]}, "history.*'x'"),

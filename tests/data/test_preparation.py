@@ -11,7 +11,6 @@ import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from queue import Queue
-from types import SimpleNamespace
 
 import pytest
 from filelock import FileLock
@@ -22,7 +21,6 @@ from data.parts import first_byte
 from gptmini import tokenizer
 from gptmini.data import Document, TextCorpus, Watcher, digests, preparation, prepare, tasks
 from gptmini.data.digests import Digests
-from gptmini.job.tokens import open_tokens
 from gptmini.user_error import UserError
 from toys import Documents
 
@@ -357,17 +355,3 @@ def test_the_digest_of_a_file_that_was_just_written_is_not_kept(tmp_path):
     (tmp_path / "cache").write_text("{")  # a damaged cache is ignored
     assert digest_of(tmp_path / "cache", tmp_path / "a.txt") == sha256("some text")
     assert (tmp_path / "cache").read_text() == "{"
-
-
-def test_a_method_prepare_of_a_users_own_corpus_is_not_called(tmp_path):
-    class Own(Documents):
-        def prepare(self, path):
-            raise AssertionError
-
-    given_settings = SimpleNamespace(
-        root=SimpleNamespace(data_dir=str(tmp_path), n_workers=1),
-        tokenizer=SimpleNamespace(builder=lambda: tokenizer.byte),
-    )
-    store, is_new = open_tokens(given_settings, typed=None, corpus=Own(["text"], ["more"]))
-    assert is_new
-    assert bytes(store.tokens("val")[:4].tolist()) == b"more"

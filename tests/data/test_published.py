@@ -10,7 +10,7 @@ import pytest
 
 from data.parts import by_split, digest_of
 from data.web import serving
-from gptmini.data import PublishedText, pieces, published
+from gptmini.data import PublishedText, published
 from gptmini.user_error import UserError
 
 SHAKESPEARE_SHA256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
@@ -67,17 +67,6 @@ def test_nothing_is_downloaded_where_nobody_has_typed_from_where(server, tmp_pat
         digits(server.url, folder=tmp_path / "downloads", may_download=False)
     assert server.asked == []
     assert list(tmp_path.rglob("*")) == []
-
-
-@pytest.mark.parametrize("fraction", [0.1, 0.9])
-def test_the_last_characters_are_held_out_in_parts_of_bounded_size(tmp_path, monkeypatch, fraction):
-    monkeypatch.setattr(pieces, "PIECE", 100)
-    text = "Größe, \u65e5\u672c\r\n" * 50
-    (tmp_path / "a.txt").write_bytes(text.encode("utf-8-sig"))
-    corpus = digits(path=str(tmp_path / "a.txt"), val_fraction=fraction)
-    boundary = int(len(text) * (1 - fraction))
-    assert by_split(corpus) == {"train": [text[:boundary]], "val": [text[boundary:]]}
-    assert max(len(part.text) for part in corpus.documents()) <= 100
 
 
 def test_another_text_than_the_pinned_one_is_refused(server, tmp_path):

@@ -7,7 +7,6 @@ import pytest
 
 from data.parts import by_split, digest_of, first_byte
 from gptmini.data import PydocCorpus
-from gptmini.user_error import UserError
 
 MODULE = '''"""Module text."""
 import sys, pathlib
@@ -81,14 +80,6 @@ def test_pydoc_takes_topics_then_docstrings_in_order_and_imports_nothing(fake_li
     # The latin-1 file requires Python's own decoder.
     assert set(sys.modules) - loaded <= {"encodings.iso8859_1"}
     assert not list(fake_library.root.rglob("was_imported"))
-
-
-def test_pydoc_without_sources_says_what_to_use(fake_library):
-    (fake_library.root / "pydoc_data" / "topics.py").unlink()
-    with pytest.raises(
-        UserError, match=r"requires .* standard library in .*; use data=text instead"
-    ):
-        list(fake_library.documents())
 
 
 @pytest.mark.parametrize("name", ["json/tool.py", "pydoc_data/topics.py"])

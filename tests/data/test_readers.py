@@ -6,7 +6,6 @@ import gzip
 import io
 import json
 import lzma
-import sys
 from pathlib import Path
 
 import pytest
@@ -46,10 +45,6 @@ def small(monkeypatch):
     """Pieces of eight characters, read in blocks of seven bytes."""
     monkeypatch.setattr(pieces, "PIECE", 8)
     monkeypatch.setattr(opening, "BLOCK", 7)
-
-
-def as_text(texts):
-    return "".join(texts).encode()
 
 
 def as_jsonl(texts):
@@ -123,14 +118,6 @@ def test_a_packed_text_is_read_to_its_end_or_refused(tmp_path, packing):
             documents(file)
 
 
-@pytest.mark.parametrize("name", ["a.parquet", "a.txt.zst"])
-def test_what_needs_pyarrow_says_how_to_install_it(tmp_path, monkeypatch, name):
-    (tmp_path / name).write_text("text\n")
-    monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(UserError, match=r"run: pip install .*\[data\]'"):
-        documents(tmp_path / name)
-
-
 @pytest.mark.usefixtures("small")
 @given(text=st.text("ab |\n", max_size=60), separator=st.sampled_from(["|", "ab", "aab"]))
 def test_a_separator_cuts_a_text_as_python_does(tmp_path_factory, text, separator):
@@ -167,14 +154,6 @@ def test_a_run_without_white_space_is_refused_by_the_name_of_its_file(tmp_path, 
     assert documents(tmp_path / "a.txt") == ["a " + 40 * "x" + " b"]
 
 
-@pytest.mark.usefixtures("small")
-@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-32"])
-def test_a_byte_order_mark_says_the_encoding_and_is_no_part_of_the_text(tmp_path, encoding):
-    text = "größer \ufeff 😀 als\r\n " * 9
-    (tmp_path / "a.txt").write_bytes(text.encode(encoding))
-    assert documents(tmp_path / "a.txt") == [text]
-
-
 @pytest.mark.parametrize("encoding", ["cp1252", "utf-16-le", "shift_jis"])
 def test_another_encoding_is_read_where_the_user_names_it(tmp_path, encoding):
     text = {"shift_jis": "日本"}.get(encoding, "größer")
@@ -205,12 +184,6 @@ def test_a_wrong_byte_is_told_with_its_offset_and_line_as_pythons_decoder_finds_
             documents(file, encoding=encoding)
     else:
         assert documents(file, encoding=encoding) == expected
-
-
-def test_text_in_utf16_without_a_mark_is_no_utf8(tmp_path):
-    (tmp_path / "a.txt").write_text("hello " * 30, encoding="utf-16-le")
-    with pytest.raises(UserError, match=r"byte 0x00 at offset 1 \(line 1\); .*data\.encoding"):
-        documents(tmp_path / "a.txt")
 
 
 # Unreadable lines of a file of records, each with its message.
@@ -316,14 +289,6 @@ def test_a_table_has_the_texts_that_pythons_csv_and_pyarrow_find(
     assert [text for text in table["text"].to_pylist() if text] == expected
 
 
-def test_a_large_quoted_value_of_many_lines_is_one_document_that_is_not_suspicious(tmp_path):
-    value = "".join(f'A line, and "more", {i}.\n' for i in range(100_000))
-    (tmp_path / "a.csv").write_bytes(as_table(["first", value, "last"], ","))
-    reader = Reader()
-    assert whole(reader.pieces(tmp_path / "a.csv")) == ["first", value, "last"]
-    assert reader.merged == ""
-
-
 @pytest.mark.parametrize("ending", [".csv", ".tsv"])
 def test_quotation_marks_are_read_as_the_ending_or_the_user_says(tmp_path, ending):
     file = tmp_path / f"a{ending}"
@@ -344,17 +309,3 @@ def test_a_file_that_is_no_parquet_or_lacks_the_column_is_refused(tmp_path):
     file.write_bytes(b"\x00PAR1 no table at all")
     with pytest.raises(UserError, match="as Parquet: "):
         documents(file)
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "said"),
-    [
-        ("a.csv", "id;text\n1;a, b\n", "fields id;text; .* by ','"),
-        ("a.tsv", "id,text\n1,a\n", r"fields id,text; .* by '\\t'"),
-        ("a.csv", "1,a\n2,b\n", "fields 1, a$"),
-    ],
-)
-def test_a_table_without_the_column_names_its_fields(tmp_path, name, content, said):
-    (tmp_path / name).write_text(content)
-    with pytest.raises(UserError, match=rf"{name}: .* the field 'text' .* {said}"):
-        documents(tmp_path / name)

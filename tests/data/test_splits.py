@@ -6,8 +6,7 @@ from hypothesis import strategies as st
 
 from data.parts import first_byte, whole
 from gptmini.data import Document, Watcher
-from gptmini.data.splits import SplitDocuments, build_from, cut_at_line
-from gptmini.user_error import UserError
+from gptmini.data.splits import SplitDocuments, build_from
 from toys import Documents
 
 
@@ -81,16 +80,6 @@ def test_a_boundary_in_any_part_ends_the_training_text_there_or_before_its_line(
         assert place == boundary + (text[boundary] & 0xC0 == 0x80)
 
 
-def test_the_boundary_lies_at_the_beginning_of_its_line():
-    # A line break belongs to the line that it ends.
-    assert splits_of(["one\ntwo\nthree\nfour"], 0.4, 7)[:2] == (["one\n"], ["two\nthree\nfour"])
-    assert splits_of(["one\ntwo\nthree\nfour"], 0.4, 8)[:2] == (["one\ntwo\n"], ["three\nfour"])
-    # A line that is too long is cut.
-    text = "title\n" + "x" * 100
-    assert cut_at_line(text, 90, longest=99)[0] == "title\n"
-    assert cut_at_line(text, 90, longest=50)[0] == text[:90]
-
-
 def test_a_document_in_parts_goes_where_its_first_part_says():
     held_out = next(text for text in map(str, range(999)) if first_byte(text) < 128)
     other = next(text for text in map(str, range(999)) if first_byte(text) >= 128)
@@ -102,22 +91,3 @@ def test_a_document_in_parts_goes_where_its_first_part_says():
     ]
     documents = list(SplitDocuments(Parts(parts, 0.5), Watcher()))
     assert [document.split for document in documents] == ["val", "val", "train", "val"]
-
-
-def test_documents_with_a_split_keep_it_and_do_not_count():
-    parts = [
-        Document("val", "a" * 50),
-        Document(None, "b" * 10),
-        Document("train", "c" * 40),
-    ]
-    assert build_from(list, SplitDocuments(Parts(parts, 0.5), Watcher())) == [
-        Document("val", "a" * 50),
-        Document("train", "bbbbb"),
-        Document("val", "bbbbb"),
-        Document("train", "c" * 40),
-    ]
-
-
-def test_a_corpus_that_decides_nothing_is_refused():
-    with pytest.raises(UserError, match=r"must set val_fraction .* give each document a split"):
-        splits_of(["some text"], None)

@@ -11,12 +11,9 @@ from functools import partial
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from gptmini import tokenizer
 from gptmini.data import prepare
-from gptmini.data.ids import Shards
 from gptmini.data.store import TokenStore
 from gptmini.user_error import UserError
 from toys import Documents
@@ -186,20 +183,3 @@ def test_each_block_has_its_checksum_and_verify_compares_all(tmp_path, monkeypat
             TokenStore(store.folder)
         with pytest.raises(UserError, match=r"train\.bin does not match meta\.json"):
             TokenStore(store.folder) if is_seen_when_opened else store.verify()
-
-
-@given(lengths=st.lists(st.integers(0, 9), min_size=1), data=st.data())
-def test_shards_give_what_their_concatenation_gives(lengths, data):
-    whole = np.arange(sum(lengths), dtype=np.uint16)
-    shards = Shards(np.split(whole, np.cumsum(lengths)[:-1]))
-    assert (len(shards), shards.dtype) == (len(whole), whole.dtype)
-
-    start = data.draw(st.integers(0, 90))
-    stop = data.draw(st.integers(0, 90))
-    assert shards[start:stop].tolist() == whole[start:stop].tolist()
-    if len(whole):
-        places = data.draw(st.lists(st.integers(0, len(whole) - 1), min_size=6, max_size=6))
-        places = np.array(places).reshape(2, 3)
-        assert shards[places].tolist() == whole[places].tolist()
-    with pytest.raises(IndexError):
-        shards[np.array([len(whole)])]

@@ -7,7 +7,6 @@ import pytest
 from data.parts import by_split, digest_of
 from gptmini.data import skipped
 from gptmini.data.text_corpus import TextCorpus
-from gptmini.user_error import UserError
 
 # 57 letters of two bytes, and five characters of one: 119 bytes of UTF-8.
 GREEK = "".join(chr(0x3B1 + i % 24) for i in range(57)) + "\r\nend"
@@ -113,15 +112,6 @@ def test_what_is_left_out_and_a_separator_that_stands_nowhere_are_told(tmp_path)
     corpus = TextCorpus(tmp_path / "text.txt", 0.1, separator=".")
     assert by_split(corpus) == {None: ["A text"]}
     assert corpus.notes() == []
-
-
-@pytest.mark.parametrize(("path", "val_path"), [("empty.txt", None), ("text.txt", "empty.txt")])
-def test_a_text_of_nothing_is_refused(tmp_path, monkeypatch, path, val_path):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "text.txt").write_text("A text.")
-    (tmp_path / "empty.txt").touch()
-    with pytest.raises(UserError, match=r"empty\.txt must contain text"):
-        list(TextCorpus(path, 0.1, val_path=val_path).documents())
 
 
 def test_records_that_are_left_out_are_counted_and_listed(tmp_path, monkeypatch):

@@ -5,7 +5,7 @@ import pytest
 import tiktoken
 
 from gptmini import tokenizer
-from gptmini.data import TokenFiles, TokenStore, Watcher, prepare
+from gptmini.data import TokenFiles, TokenStore, prepare
 from gptmini.user_error import UserError
 from tokenizer.texts import tokenizer_of_gpt2
 
@@ -96,24 +96,6 @@ def test_files_that_were_moved_are_found_again(tmp_path):
     assert second.tokens("val")[:].tolist() == IDS[len(IDS) // 2 :]
 
 
-def test_a_shorter_file_is_noticed_before_it_is_read(tmp_path):
-    as_nanogpt_writes(tmp_path / "a.bin", IDS)
-    store, _ = prepared(tmp_path / "a.bin")
-    with (tmp_path / "a.bin").open("r+b") as file:
-        file.truncate(8)
-    with pytest.raises(UserError, match=r"a\.bin was truncated .* 8 of \d+ bytes"):
-        store.check_size("train")
-
-
-def test_a_file_that_changes_while_it_is_counted_is_refused(tmp_path):
-    as_nanogpt_writes(tmp_path / "a.bin", np.arange(10_000) % 256)
-    source = TokenFiles(str(tmp_path / "a.bin"), None, 0.5)
-    watcher = Watcher(on_progress=lambda _: (tmp_path / "a.bin").write_bytes(bytes(30_000)))
-    with pytest.raises(UserError, match=r"a\.bin must not change"):
-        prepare(source, tokenizer.byte, tmp_path / "data", watcher=watcher)
-    assert not list((tmp_path / "data").glob("tokens*"))
-
-
 def write_cut_short(path):
     as_llm_c_writes(path, IDS)
     path.write_bytes(path.read_bytes()[:-2])
@@ -162,14 +144,6 @@ def test_a_file_that_is_no_token_file_is_refused(tmp_path, write, said):
     with pytest.raises(UserError, match=said):
         prepared(tmp_path / "a.bin")
     assert not list((tmp_path / "data").glob("tokens*"))
-
-
-def test_a_pipe_and_a_tokenizer_that_has_to_learn_are_refused(tmp_path):
-    with pytest.raises(UserError, match=r"data\.path must be token files, got '-' "):
-        TokenFiles("-", None, 0.5)
-    as_nanogpt_writes(tmp_path / "a.bin", IDS)
-    with pytest.raises(UserError, match=r"token files, .* tokenizer=gpt2"):
-        prepared(tmp_path / "a.bin", build=tokenizer.character)
 
 
 def test_held_out_files_are_those_called_val_or_named_by_val_path(tmp_path):
