@@ -10,23 +10,14 @@ import pytest
 import torch
 from tokenizers import processors
 
-from gptmini.data import TextCorpus, TokenFiles, prepare, tasks
+from gptmini.data import TextCorpus, TokenFiles, pieces, prepare, tasks
 from gptmini.data.inspect import inspect_split
 from gptmini.evaluation.measured import TrainedModel, measure
 from gptmini.evaluation.texts import PreparedText, TextFiles
 from gptmini.generation.text import prompt_ids
-from gptmini.interop.folder_settings import special_ids
 from gptmini.interop.reading import read_folder
-from gptmini.interop.tokenizer_reading import read_tokenizer
-from gptmini.interop.tokenizer_writing import to_tokenizers
 from gptmini.loading import builder_of
-from gptmini.tokenizer import (
-    bos_id_of,
-    byte,
-    document_prefix,
-    from_dict,
-    with_chat_template,
-)
+from gptmini.tokenizer import from_dict
 from interop.library_tokenizers import learned
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -42,7 +33,6 @@ KINDS = {
     "adds <s>": (True, {"bos_token": "<s>"}),
     "names another token": (False, {"bos_token": {"__type": "AddedToken", "content": "<b>"}}),
     "has a template": (False, {"bos_token": "<b>", "chat_template": TEMPLATE}),
-    "names end-of-text": (False, {"bos_token": "</s>"}),
     "names none": (False, {}),
 }
 
@@ -197,32 +187,12 @@ def in_documents(store, split):
     return [ids.tolist() for ids in np.split(store.tokens(split), ends[:-1])]
 
 
-class InParts(TextCorpus):
-    """A corpus that yields its documents word by word."""
-
-    def documents(self):
-        for document in super().documents():
-            *words, last = document.text.split(" ")
-            for word in words:
-                yield document._replace(text=f"{word} ", ends=False)
-            yield document._replace(text=last)
-
-
-@pytest.mark.parametrize("most_parts", [1, 2, 2**17])
-def test_a_document_in_parts_begins_once(folders, file, tmp_path, monkeypatch, most_parts):
+@pytest.mark.parametrize("most_parts", [1, 2**17])
+def test_a_document_in_parts_that_is_cut_for_validation_begins_once_in_both_splits(
+    folders, tmp_path, monkeypatch, most_parts
+):
+    monkeypatch.setattr(pieces, "PIECE", 100)
     monkeypatch.setattr(tasks, "MOST_PARTS", most_parts)
-    tokenizer = read(folders["adds <s>"])
-    (tmp_path / "val.txt").write_text(WORDS)
-    corpus = InParts([file], 0.5, val_path=tmp_path / "val.txt")
-    store, _ = prepare(corpus, builder_of(tokenizer), tmp_path / "data")
-    for split, texts in (("train", TEXTS), ("val", [WORDS])):
-        for document, text in zip(in_documents(store, split), texts, strict=True):
-            first, *ids, last = document
-            assert (first, last, tokenizer.decode(ids)) == (0, 1, text)
-            assert not {0, 1} & {*ids}
-
-
-def test_a_document_that_is_cut_for_validation_begins_in_both_splits(folders, tmp_path):
     tokenizer = read(folders["adds <s>"])
     (tmp_path / "one.txt").write_text((WORDS + "\n") * 40)
     corpus = TextCorpus(tmp_path / "one.txt", 0.1)
@@ -249,14 +219,6 @@ def test_a_chat_has_no_second_beginning(folders, tmp_path):
         assert all((*ids[:-1],) in expected for ids in in_documents(store, split))
         found += PreparedText(store.folder, split, None).documents(tokenizer)[0]
     assert {(2, *ids.tolist()) for ids in found} == expected
-
-
-def test_a_chat_template_changes_nothing_before_a_document(folder):
-    tokenizer = read(folder)
-    tuned = from_dict(with_chat_template(tokenizer).to_dict())
-    assert bos_id_of(tuned) == bos_id_of(tokenizer)
-    assert (tuned.bos_id, [*tuned.prefix_ids]) == (tokenizer.bos_id, [*tokenizer.prefix_ids])
-    assert special_ids(tuned, {})["bos_token_id"] == special_ids(tokenizer, {})["bos_token_id"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -291,31 +253,3 @@ def test_token_files_stay_as_they_are_and_their_beginnings_are_no_text(folders, 
     n_bytes = store.n_bytes("train") + store.n_bytes("val")
     assert n_bytes == 20 * len(WORDS.encode())
     assert inspect_split(store, "train", tokenizer, 999).first[0] == WORDS
-
-
-@pytest.mark.parametrize("name", ["<none>", None, {"content": None}])
-def test_a_bos_token_that_is_no_token_is_passed_over(folders, tmp_path, name):
-    theirs = folders["names none"] / "tokenizer.json"
-    (tmp_path / "tokenizer.json").write_bytes(theirs.read_bytes())
-    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"bos_token": name}))
-    tokenizer = read_tokenizer(tmp_path, n_vocab=300, ends=[1])
-    assert (tokenizer.bos_id, bos_id_of(tokenizer)) == (None, 1)
-
-
-def test_a_beginning_that_is_end_of_text_stands_there_once(tmp_path):
-    """transformers' GPT-2 does this if saved with add_bos_token; its tokenizer is not of gptmini's own kinds."""
-    ours = byte([])
-    theirs = to_tokenizers(ours)
-    assert read_saved(theirs, tmp_path).to_dict() == ours.to_dict()
-    end = "<|endoftext|>"
-    theirs.post_processor = processors.TemplateProcessing(
-        single=f"{end} $A", special_tokens=[(end, 256)]
-    )
-    read = read_saved(theirs, tmp_path)
-    assert list(read.prefix_ids) == [256]
-    assert document_prefix(read) == []
-
-
-def read_saved(theirs, folder):
-    theirs.save(str(folder / "tokenizer.json"))
-    return read_tokenizer(folder, n_vocab=257, ends=[256])

@@ -41,11 +41,6 @@ PLAIN = (
     "{% for message in messages %}{{ message.role | capitalize }}: {{ message.content }}\n"
     "{% endfor %}{% if add_generation_prompt %}Assistant:{% endif %}"
 )
-# Like Qwen 3's: only the last answer has the prefix that it has when it is generated.
-LAST = (
-    "{% for message in messages %}{% if message.role == 'assistant' and loop.last %}<think>{% endif %}"
-    "{{ message.content }}{% endfor %}"
-)
 CHAT = [
     {"role": "system", "content": "  Be brief. "},
     {"role": "user", "content": "Where is the cat?\n\nOn 12 mats?"},
@@ -100,7 +95,6 @@ def test_ids_and_answers_are_those_of_transformers(tmp_path, as_file):
 @pytest.mark.parametrize(
     ("template", "said"),
     [
-        (LAST, r"data\.loss_on=answers cannot find the answer 'On the mat.* data\.loss_on=all"),
         ("{{ raise_exception('roles must alternate') }}", ": roles must alternate"),
         ("{% if %}", "template .* Jinja: Expected an expression"),
         ("{{ messages.__class__.__mro__ }}", ": access to attribute '__class__'"),
@@ -110,14 +104,6 @@ def test_a_template_that_cannot_be_used_is_told(tmp_path, template, said):
     tokenizer = read(folder_with(tmp_path, template))
     with pytest.raises(UserError, match=said):
         tokenizer.chat_encoder.encode(CHAT)
-
-
-def test_a_named_token_that_is_no_unicode_is_refused(tmp_path):
-    folder = folder_with(tmp_path, "{{ bos_token }}" + PLAIN)
-    config = json.loads((folder / "tokenizer_config.json").read_text()) | {"bos_token": "\ud800"}
-    (folder / "tokenizer_config.json").write_text(json.dumps(config))
-    with pytest.raises(UserError, match="the tokenizer cannot encode the chat"):
-        read(folder).chat_encoder.encode(CHAT)
 
 
 @pytest.fixture
@@ -209,51 +195,25 @@ def test_the_loss_is_that_of_transformers_with_labels(tmp_path, chats, monkeypat
     assert loss == 0
 
 
-def test_what_holds_no_chats_is_told(tmp_path, chats):
-    file, _ = chats
-    with pytest.raises(UserError, match=r"data\.loss_on=answers .* data\.template=chat"):
-        TextCorpus(file, 0.2, loss_on="answers")
-
-    (tmp_path / "text.txt").write_text("no chats")
-    tokenizer = read(folder_with(tmp_path / "theirs", PLAIN))
-    with pytest.raises(UserError, match=r"data\.template=chat .*, got .*'text' .*text\.txt"):
-        prepared(tmp_path, tmp_path / "text.txt", tokenizer)
-    (tmp_path / "bad.jsonl").write_text('{"messages": [{"role": "user", "content": null}]}')
-    with pytest.raises(UserError, match=r"line 1.* message 1"):
-        prepared(tmp_path, tmp_path / "bad.jsonl", tokenizer)
-
-
 STRICT_PLAIN = (
     "{% for m in messages %}{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}"
     "{{ raise_exception('roles must alternate') }}{% endif %}{{ m.content }}</s>{% endfor %}"
 )
 
 
-@pytest.fixture
-def some_refused(tmp_path):
-    """A file of 3,000 chats and the chats that start with the user; every hundredth starts with the assistant."""
+def test_a_chat_that_the_template_refuses_is_named_or_left_out_and_counted(tmp_path, monkeypatch):
     made = []
-    for i in range(3000):
+    for i in range(300):
         chat = [CHAT[1] | {"content": f"cat {i} " + "sat " * (i % 7)}, CHAT[2]]
-        made.append(chat[::-1] if i % 100 == 50 else chat)
-    lines = [json.dumps({"messages": chat}) for chat in made]
-    (tmp_path / "some.jsonl").write_text("\n".join(lines))
-    return tmp_path / "some.jsonl", [chat for chat in made if chat[0]["role"] == "user"]
-
-
-@pytest.mark.slow
-def test_a_chat_that_the_template_refuses_is_named_or_left_out_and_counted(
-    tmp_path, some_refused, monkeypatch
-):
-    file, kept = some_refused
+        made.append(chat[::-1] if i % 10 == 5 else chat)  # the template wants the user first
+    file = tmp_path / "some.jsonl"
+    file.write_text("\n".join(json.dumps({"messages": chat}) for chat in made))
     path = folder_with(tmp_path / "theirs", STRICT_PLAIN)
     tokenizer = read(path)
-    where = r"some\.jsonl, line 51 \(byte [\d,]+\): .*: roles must alternate; .*data\.on_error"
+    where = r"some\.jsonl, line 6 \(byte [\d,]+\): .*: roles must alternate; .*data\.on_error"
     with pytest.raises(UserError, match=where):
         prepared(tmp_path, file, tokenizer)
 
-    theirs = transformers.AutoTokenizer.from_pretrained(path)
-    expected = sorted([*theirs.apply_chat_template(chat)["input_ids"], 1] for chat in kept)
     encode = preparation.encode_task
 
     def interrupted(task, *others):
@@ -261,40 +221,32 @@ def test_a_chat_that_the_template_refuses_is_named_or_left_out_and_counted(
             raise KeyboardInterrupt
         encode(task, *others)
 
-    stores = []
-    for n_bytes in (2**22, 30_000):  # one task, and many
-        monkeypatch.setattr("gptmini.data.tasks.TASK", n_bytes)
-        notes = []
+    notes = []
 
-        def start(n_bytes=n_bytes, notes=notes):
-            corpus = TextCorpus(file, 0.2, template="chat", on_error="skip")
-            watcher = Watcher(on_note=notes.append)
-            folder = tmp_path / f"data{n_bytes}"
-            return prepare(corpus, lambda documents: tokenizer, folder, watcher=watcher)[0]
+    def start():
+        corpus = TextCorpus(file, 0.2, template="chat", on_error="skip")
+        watcher = Watcher(on_note=notes.append)
+        return prepare(corpus, lambda documents: tokenizer, tmp_path / "skip", watcher=watcher)[0]
 
-        if n_bytes == 30_000:
-            monkeypatch.setattr("gptmini.data.preparation.encode_task", interrupted)
-            with pytest.raises(KeyboardInterrupt):
-                start()
-            monkeypatch.setattr("gptmini.data.preparation.encode_task", encode)
-        store = start()
-        (note,) = [note for note in notes if "because the template" in note]
-        assert re.match(
-            r"30 chats .* first error: .*some\.jsonl, line 51 .*roles must alternate$", note
-        )
+    monkeypatch.setattr("gptmini.data.tasks.TASK", 3000)
+    with monkeypatch.context() as patch:
+        patch.setattr("gptmini.data.preparation.encode_task", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            start()
+    store = start()
+    (note,) = [note for note in notes if "because the template" in note]
+    assert re.match(r"30 chats .* first error: .*some\.jsonl, line 6 .*roles must alternate$", note)
+    listed = (store.folder / "skipped.txt").read_text()
+    assert [int(n) for n in re.findall(r"line (\d+)", listed)] == [*range(6, 301, 10)]
 
-        listed = (store.folder / "skipped.txt").read_text().splitlines()
-        assert [int(re.search(r"line ([\d,]+)", line)[1].replace(",", "")) for line in listed] == [
-            *range(51, 3001, 100)
-        ]
-        documents = []
-        for split in ("train", "val"):
-            ends = store.document_ends(split).astype(int)[:-1]
-            documents += [part.tolist() for part in np.split(store.tokens(split), ends)]
-        assert sorted(documents) == expected
-        stores.append(store)
+    theirs = transformers.AutoTokenizer.from_pretrained(path)
+    kept = [chat for chat in made if chat[0]["role"] == "user"]
+    expected = sorted([*theirs.apply_chat_template(chat)["input_ids"], 1] for chat in kept)
+    documents = []
     for split in ("train", "val"):
-        assert stores[0].tokens(split).tolist() == stores[1].tokens(split).tolist()
+        ends = store.document_ends(split).astype(int)[:-1]
+        documents += [part.tolist() for part in np.split(store.tokens(split), ends)]
+    assert sorted(documents) == expected
 
 
 def test_roles_that_occur_are_named_where_no_answer_is_trained_on(tmp_path):
@@ -310,37 +262,3 @@ def test_roles_that_occur_are_named_where_no_answer_is_trained_on(tmp_path):
     ):
         prepared(tmp_path, file, tokenizer, loss_on="answers")
     assert prepared(tmp_path, file, tokenizer).n_documents("train") > 50
-
-    with file.open("a") as more:
-        more.write("".join(json.dumps({"messages": CHAT[:3]}) + "\n" for _ in range(9)))
-        more.write(json.dumps({"messages": [*CHAT, {"role": "user", "content": "12"}]}) + "\n")
-    (tmp_path / "val.jsonl").write_text(json.dumps({"messages": CHAT}))
-    notes = []
-    corpus = TextCorpus(
-        file, 0.2, val_path=tmp_path / "val.jsonl", template="chat", loss_on="answers"
-    )
-    watcher = Watcher(on_note=notes.append)
-    prepare(corpus, lambda documents: tokenizer, tmp_path / "data", watcher=watcher)
-    (note,) = notes
-    assert re.match(r"100 chats .* 'assistant', .* assistant, gpt, human, system, user$", note)
-
-
-def test_a_refusal_says_why_nothing_is_left(tmp_path, chats):
-    file, _ = chats
-    tokenizer = read(folder_with(tmp_path / "theirs", "{{ raise_exception('no cats') }}"))
-    with pytest.raises(UserError, match=r"300 chats were skipped.* first.*: .*line 1 .*no cats"):
-        prepared(tmp_path, file, tokenizer, on_error="skip")
-
-
-def test_a_split_without_answers_asks_for_more_chats(tmp_path):
-    tokenizer = read(folder_with(tmp_path / "theirs", PLAIN))
-    (tmp_path / "some.jsonl").write_text(json.dumps({"messages": CHAT}))
-    (tmp_path / "val.jsonl").write_text(json.dumps({"messages": CHAT[:2]}))
-    with pytest.raises(UserError, match=r"the val split .* answers .* give more chats"):
-        prepared(
-            tmp_path,
-            tmp_path / "some.jsonl",
-            tokenizer,
-            val_path=tmp_path / "val.jsonl",
-            loss_on="answers",
-        )

@@ -64,13 +64,6 @@ TEMPLATES = {
         "{{ m.content.split('</think>')[-1] + eos_token }}{% endgeneration %}{% endif %}{% endfor %}"
         "{% if add_generation_prompt %}<|head|>{% endif %}"
     ),
-    # The generation prompt always follows a question.
-    "phi3": (
-        "{{ bos_token }}{% for m in messages %}"
-        "{% if m.role == 'assistant' %}{% generation %}{{ m.content + '<|end|>\n' }}{% endgeneration %}"
-        "{% else %}{{ '<|start|>' + m.role + '\n' + m.content + '<|end|>\n<|head|>\n' }}"
-        "{% endif %}{% endfor %}"
-    ),
     # No special tokens, and the generation prompt after every chat.
     "plain": (
         "{% for m in messages %}{{ m.role + ': ' }}{% if m.role == 'assistant' %}{% generation %}{{ m.content + '\n' }}"
@@ -332,15 +325,6 @@ def test_the_names_of_tokens_and_none_for_tools_are_those_of_transformers(pair):
     assert {SPECIAL.index(token) for token in ("<|head|>", "<mask>", "<think>", "<|end|>")} <= {
         *ids
     }
-
-
-def test_a_named_token_that_is_only_a_word_of_the_vocabulary_is_special(pair, tokenizer_json):
-    word = "cat" if "cat" in json.loads(tokenizer_json)["model"]["vocab"] else "at"
-    theirs, ours = pair("{{ sep_token }}{{ messages[0].content }}{{ sep_token }}", sep_token=word)
-    chat = [said("user", "the mats")]
-    ids, _ = ours.encode(chat, loss_on="all")
-    assert ids.tolist() == theirs.apply_chat_template(chat)["input_ids"]
-    assert ids[0] == ids[-1] == json.loads(tokenizer_json)["model"]["vocab"][word]
 
 
 def test_a_template_that_needs_more_memory_than_there_is_says_so(pair):

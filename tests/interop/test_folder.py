@@ -5,12 +5,12 @@ import os
 import re
 import shutil
 
+import huggingface_hub
 import pytest
 import tokenizers
 import torch
 from safetensors.torch import load_file, save_file
 
-from full_disk import files_of_at_most
 from gptmini import tokenizer
 from gptmini.data.outputs import is_own_folder
 from gptmini.interop import folder, read_folder, write_folder
@@ -115,12 +115,9 @@ def test_rounded_weights_give_the_same_logits_here_and_in_transformers(tmp_path,
 
 
 def test_the_card_and_the_configs_say_what_is_known(tmp_path):
-    from huggingface_hub import ModelCard
-
     gpt, encoder = written(tmp_path / "out")
-    card = ModelCard.load(tmp_path / "out" / "README.md")
-    assert (card.data.library_name, card.data.tags) == ("transformers", ["gptmini"])
-    assert card.data.pipeline_tag == "text-generation"
+    card = huggingface_hub.ModelCard.load(tmp_path / "out" / "README.md")
+    assert card.data.library_name == "transformers"
     assert f"{gpt.n_parameters:,} param" in card.text
     assert is_own_folder(tmp_path / "out")
 
@@ -129,24 +126,6 @@ def test_the_card_and_the_configs_say_what_is_known(tmp_path):
     generation = transformers.GenerationConfig.from_pretrained(tmp_path / "out")
     assert (generation.temperature, generation.top_k, generation.do_sample) == (0.8, 0, True)
     assert generation.eos_token_id == config["eos_token_id"] == encoder.end_of_text
-
-
-def test_a_folder_is_readable_by_others_and_replaces_none(tmp_path):
-    (tmp_path / "empty").mkdir()
-    written(tmp_path / "empty")
-    (tmp_path / "usual").touch()  # has this process's default mode for new files
-    modes = {file.stat().st_mode for file in (tmp_path / "empty").iterdir()}
-    assert modes == {(tmp_path / "usual").stat().st_mode}
-
-    with pytest.raises(UserError, match=r"empty already exists .*; delete"):
-        written(tmp_path / "empty")
-
-
-def test_a_disk_without_room_is_one_line_and_leaves_nothing(tmp_path):
-    said = rf"^.* {tmp_path}: .*; check the free disk space\Z"
-    with files_of_at_most(20_000), pytest.raises(UserError, match=said):
-        written(tmp_path / "out")
-    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(("value", "dtype"), [(float("nan"), "fp32"), (1e6, "fp16")])
@@ -251,26 +230,18 @@ REFUSED = [
     ("nanochat", edit(CONFIG, model_type="bert"), "model_type must be one of gpt2, llama"),
     ("nanochat", edit(CONFIG, vocab_size=2**31), "shapes .* match the config: .* si"),
     ("nanochat", edit(CONFIG, num_hidden_layers=9_999), "the config has 9999 layers"),
-    ("nanochat", edit(CONFIG, hidden_size=...), "type nanochat must have hidden_size"),
     ("nanochat", edit(CONFIG, quantization_config={"bits": 4}), "quantization_config must b"),
-    ("nanochat", edit(CONFIG, tie_word_embeddings=0), r"tie_embeddings: .* got 0"),
-    ("nanochat", cut("tokenizer.json", 300), r"tokenizer\.json is not JSON"),
     ("nanochat", cut("model.safetensors", 3000), "safetensors file"),
     ("nanochat", replace_weights(lm_head__weight=...), "lm_head.weight; unexpected weights: none"),
     ("nanochat", replace_weights(other=torch.zeros(3)), "weights: none; unexpected weights: other"),
-    ("nanochat", replace_weights(lm_head__weight=torch.zeros(2, 2)), "shapes .* match the config"),
     ("gpt2", edit(CONFIG, scale_attn_weights=False), "scale_attn_weights must be True .*, g"),
     ("gpt2", replace_weights(lm_head__weight=torch.ones(300, 24)), "unexpected weights: lm_head.w"),
     ("gpt2", to_pickle, r"must have model\.safetensors.* \(\.bin\)"),
     ("gpt2", to_index({"weight_map": {"a": "../b"}}), r"index\.json: weight_map\.a: .*'\.\./b'"),
-    ("gpt2", to_index({"weight_map": {"a": "/dev/zero"}}), r"weight_map\.a: .*'/dev/zero'"),
     ("gpt2", to_index({"weight_map": {"a": "\ud800"}}), r"index\.json lists '\\ud800'; download"),
     ("gpt2", edit(CONFIG, eos_token_id=[-5, 3]), r"config\.json: eos_token_id\.0: .*got -5"),
-    ("gpt2", edit(CONFIG, n_head=5), r"config\.json: d_model must be .* n_heads=5"),
     ("gpt2", edit(CONFIG, n_embd=6 * 2**29, vocab_size=2**32), "shapes .* match the config: "),
-    ("gpt2", edit("tokenizer.json", model=[1]), r"tokenizer\.json \(model must be .*, got \[1\]"),
     ("gpt2", edit(TOKENIZER, chat_template=5), r"_config\.json: chat_template: .* 5"),
-    ("gpt2", edit(TOKENIZER, bos_token={"content": 7}), r"onfig\.json: bos_token: .* 7"),
     ("gpt2", edit("tokenizer.json", normalizer=PANICKING), r"tokenizer\.json \(Precompiled"),
     ("gpt2", edit("tokenizer.json", post_processor=OF_POST_PROCESSOR), "cannot encode text"),
     # The library would end the process.

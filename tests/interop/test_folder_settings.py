@@ -13,7 +13,6 @@ from gptmini.interop import read_folder, write_folder, write_gguf
 from gptmini.interop.folder_settings import (
     parse_source_settings,
     read_source_settings,
-    special_ids,
     stored_source_settings,
 )
 from gptmini.tokenizer import LibraryTokenizer
@@ -182,23 +181,6 @@ def test_the_token_that_closes_an_answer_is_an_end_everywhere(tmp_path, closing,
     reader = gguf.GGUFReader(tmp_path / "m.gguf")
     for name, expected in (("eos", 0), ("eot", 2)):
         assert reader.get_field(f"tokenizer.ggml.{name}_token_id").contents() == expected
-
-
-@pytest.mark.parametrize("template", ["{{ raise_exception('no') }}", "{% if %}", "{{ 1 }}"])
-def test_a_template_that_closes_no_answer_adds_no_end(template):
-    coder = learned("the cat sat on 12 mats", special=SPECIAL)
-    plain = LibraryTokenizer(coder.to_str(), n_vocab=coder.get_vocab_size(), end_of_text=0)
-    assert plain.with_template(template).more_ends == []
-
-
-def test_a_published_id_stays_and_one_that_is_absent_stays_absent():
-    """transformers has default ids for each model type, which it uses for an absent id."""
-    coder = learned("the cat sat on 12 mats", special=SPECIAL)
-    named = LibraryTokenizer(coder.to_str(), n_vocab=coder.get_vocab_size(), end_of_text=2)
-    ids = {"bos_token_id": None, "eos_token_id": [2, 0]}
-    assert special_ids(named, {"config.json": ids | {"model_type": "llama"}}) == ids
-    own = {"bos_token_id": 0, "eos_token_id": 2, "pad_token_id": None}
-    assert special_ids(named, {}) == own
 
 
 def test_a_batch_of_prompts_is_continued_as_each_is_alone(tmp_path):

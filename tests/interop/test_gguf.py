@@ -1,12 +1,9 @@
 """GGUF files, read by the gguf library: weights, vocabulary, settings, and models that llama.cpp does not support."""
 
-import sys
-
 import jinja2
 import numpy as np
 import pytest
 
-from full_disk import files_of_at_most
 from gptmini import tokenizer
 from gptmini.interop import to_hugging_face, write_gguf
 from gptmini.user_error import UserError
@@ -156,11 +153,7 @@ def test_a_tokenizer_of_bytes_has_the_one_merge_that_llama_cpp_demands(tmp_path)
         (MODERN | SIZES, None, "model type nanochat .* model=qwen_tiny"),
         ({"smear": 2}, None, "smear must be 0 to export as qwen3, got smear=2"),
         (GPT2 | {"mlp": "gelu_exact"}, None, "mlp must be gelu .* GGUF file, got mlp=gelu_exact"),
-        (
-            {},
-            tokenizer.character(documents_of(TRAIN)),
-            "got kind char; .* tokenizer=bpe",
-        ),
+        ({}, tokenizer.character(documents_of(TRAIN)), "got kind char; .* tokenizer=bpe"),
     ],
 )
 def test_what_llama_cpp_does_not_know_is_refused(tmp_path, changes, coder, said):
@@ -170,23 +163,6 @@ def test_what_llama_cpp_does_not_know_is_refused(tmp_path, changes, coder, said)
     with pytest.raises(UserError, match=said):
         write_gguf(tmp_path / "m.gguf", ours, coder, name="m", dtype="fp32")
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_file_is_replaced_whole_or_not_at_all(tmp_path):
-    written(tmp_path / "m.gguf")
-    before = (tmp_path / "m.gguf").read_bytes()
-
-    said = rf"^.* {tmp_path}: .*; check the free disk space\Z"
-    with files_of_at_most(20_000), pytest.raises(UserError, match=said):
-        written(tmp_path / "m.gguf", "gpt2")
-    assert [path.name for path in tmp_path.iterdir()] == ["m.gguf"]
-    assert (tmp_path / "m.gguf").read_bytes() == before
-
-
-def test_without_the_library_it_is_said_how_to_install_it(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "gguf", None)
-    with pytest.raises(UserError, match=r"run: pip install .*\[gguf\]'"):
-        written(tmp_path / "m.gguf")
 
 
 def test_the_chat_template_needs_no_tags_of_transformers(tmp_path):
