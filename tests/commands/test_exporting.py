@@ -91,24 +91,6 @@ def test_forms_of_llama_are_chosen_by_name_and_written_for_llama_cpp(script, sho
     assert types == ["F32", "Q8_0"]
 
 
-def test_a_modern_run_becomes_no_gguf_file(script, trained, tmp_path):
-    pytest.importorskip("gguf")
-    result = script("export", "runs/latest", "out.gguf")
-    result.assert_refused("model type nanochat", "model=qwen_tiny")
-    assert not (tmp_path / "out.gguf").exists()
-
-
 def test_the_command_names_the_model_types_that_there_are():
     assert set(KINDS) == set(ARCHITECTURES)
     assert set(DTYPES) == {*folder.DTYPES, *gguf_file.DTYPES}
-
-
-def test_a_smeared_run_says_that_it_cannot_be_exported(script, short):
-    result = script("train", *short, "model.smear=2")
-    assert re.search(
-        r"^model .*\n +the model cannot be exported to other programs: .*smear=2",
-        result.out,
-        re.MULTILINE,
-    )
-    result = script("export", "runs/latest", "out")
-    result.assert_refused("smear must be 0 to export as nanochat, got smear=2")

@@ -1,31 +1,14 @@
 """gptmini prepare: its output, and what it accepts and refuses."""
 
-import json
 import re
 import subprocess
 
 import numpy as np
-from tokenizers import processors
 
 import programs
 from gptmini.job.sweep_trials import Trials
 from gptmini.sweep import Space
-from interop.library_tokenizers import learned
 from pretended_sweep import settings
-
-LLAMA = {
-    "model_type": "llama",
-    "vocab_size": 300,
-    "hidden_size": 8,
-    "intermediate_size": 8,
-    "num_hidden_layers": 1,
-    "num_attention_heads": 1,
-    "num_key_value_heads": 1,
-    "max_position_embeddings": 16,
-    "rms_norm_eps": 1e-5,
-    "rope_theta": 100.0,
-    "eos_token_id": 1,
-}
 
 
 def test_prepare_takes_the_overrides_of_train_and_prepares_its_very_tokens(script, short):
@@ -102,51 +85,6 @@ def test_inspect_shows_what_is_in_the_folder(script, tmp_path):
     assert row("ids used")[1] == f"{n_used} of 257"
     assert "          93  A longer document of the text. A longer" in out
     assert re.search(r"^first documents of train\n +One two three\.$", out, re.MULTILINE)
-
-
-def test_bytes_a_token_are_those_of_all_tokens_also_where_the_loss_counts_answers(script, tmp_path):
-    """Test every line that prints them beside the number of all tokens."""
-    (tmp_path / "model").mkdir()
-    (tmp_path / "model" / "config.json").write_text(json.dumps(LLAMA))
-    template = (
-        "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}"
-    )
-    (tmp_path / "model" / "chat_template.jinja").write_text(template)
-    tokenizer = learned("where is the cat? user assistant", special=["<s>", "</s>"])
-    tokenizer.post_processor = processors.ByteLevel()
-    tokenizer.save(str(tmp_path / "model" / "tokenizer.json"))
-    chat = [
-        {"role": "user", "content": "where is the cat? " * 3},
-        {"role": "assistant", "content": "XYZ"},
-    ]
-    (tmp_path / "chats.jsonl").write_text(f"{json.dumps({'messages': chat})}\n" * 10)
-
-    rendered = "".join(f"{message['role']}: {message['content']}\n" for message in chat)
-    n_tokens = len(tokenizer.encode(rendered).ids) + 1
-    expected = f"{len(rendered) / n_tokens:.2f}"
-
-    files = ("data.path=[chats.jsonl]", "data.val_path=[val.jsonl]")
-    (tmp_path / "val.jsonl").write_text((tmp_path / "chats.jsonl").read_text())
-    how = ("data.template=chat", "data.loss_on=answers")
-    of_model = ("tokenizer=of_model", "tokenizer.path=model")
-    result = script("prepare", "data=text", *files, *how, *of_model, "inspect=true")
-    assert result.code == 0, result
-    found = re.findall(r"([\d.]+) bytes per token$", result.out, re.MULTILINE)
-    found += re.search(r"^bytes per token +(\S+) +(\S+)$", result.out, re.MULTILINE).groups()
-    assert found == [expected] * 4
-
-
-def test_records_that_were_left_out_are_listed(script, tmp_path):
-    rows = "".join(f'{{"text": "This is record {i}."}}\n' for i in range(50))
-    (tmp_path / "a.jsonl").write_text(f"{rows}broken\n{rows}[]\n")
-    data = ("data=text", "data.path=a.jsonl", "data.on_error=skip", "tokenizer=byte")
-    out = script("prepare", *data).out
-    listed = re.search(r"^skipped records are listed in (\S+)$", out, re.MULTILINE)[1]
-    lines = (tmp_path / listed).read_text().splitlines()
-    assert [line.partition(":")[0] for line in lines] == [
-        f"a.jsonl, line 51 (byte {len(rows):,})",
-        f"a.jsonl, line 102 (byte {2 * len(rows) + 7:,})",
-    ]
 
 
 def test_text_may_be_piped_into_the_command(script, tmp_path):
