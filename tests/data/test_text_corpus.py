@@ -18,6 +18,7 @@ GREEK = "".join(chr(0x3B1 + i % 24) for i in range(57)) + "\r\nend"
         ("a.rst", "utf-8", bytes),
         ("a.txt", "utf-8-sig", bytes),
         ("a.txt", "utf-16", bytes),
+        ("a.txt", "utf-32", bytes),
         ("a.txt.gz", "utf-8", gzip.compress),
         ("a.txt", "iso8859_7", bytes),
     ],
@@ -56,7 +57,9 @@ def test_held_out_text_may_be_given(tmp_path):
     (tmp_path / "train.txt").write_text("To train on.|Too.")
     held_out = tmp_path / "held.jsonl"
     held_out.write_text('{"body": "To validate on."}')
-    corpus = TextCorpus(tmp_path, 0.1, val_path=held_out, separator="|", field="body")
+    (tmp_path / ".linked.jsonl").symlink_to(held_out)
+    linked = tmp_path / ".linked.jsonl"
+    corpus = TextCorpus(tmp_path, 0.1, val_path=linked, separator="|", field="body")
     assert by_split(corpus) == {"train": ["To train on.", "Too."], "val": ["To validate on."]}
     assert corpus.notes() == [f"1 file was held out (also in data.val_path): {held_out}"]
 

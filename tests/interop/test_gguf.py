@@ -4,6 +4,7 @@ import jinja2
 import numpy as np
 import pytest
 
+from full_disk import files_of_at_most
 from gptmini import tokenizer
 from gptmini.interop import to_hugging_face, write_gguf
 from gptmini.user_error import UserError
@@ -163,6 +164,17 @@ def test_what_llama_cpp_does_not_know_is_refused(tmp_path, changes, coder, said)
     with pytest.raises(UserError, match=said):
         write_gguf(tmp_path / "m.gguf", ours, coder, name="m", dtype="fp32")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_is_replaced_whole_or_not_at_all(tmp_path):
+    written(tmp_path / "m.gguf")
+    before = (tmp_path / "m.gguf").read_bytes()
+
+    said = rf"^.* {tmp_path}: .*; check the free disk space\Z"
+    with files_of_at_most(20_000), pytest.raises(UserError, match=said):
+        written(tmp_path / "m.gguf", "gpt2")
+    assert [path.name for path in tmp_path.iterdir()] == ["m.gguf"]
+    assert (tmp_path / "m.gguf").read_bytes() == before
 
 
 def test_the_chat_template_needs_no_tags_of_transformers(tmp_path):
