@@ -96,6 +96,7 @@ def save_and_die(path, n):
         os._exit(0)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the system makes no copies of a process")
 def test_a_kill_at_any_moment_of_a_save_leaves_whole_checkpoints(tmp_path):
     found = []

@@ -271,6 +271,7 @@ def test_chat_in_python_is_a_conversation(chatty):
         gptmini.chat(model, byte([]), messages)
 
 
+@pytest.mark.slow
 def test_retry_answers_again_with_another_seed(chatty, tmp_path):
     text = f"Hi\n/retry\n/save {tmp_path / 'a.jsonl'}\n/retry\n"
     result = chat_through_a_pipe(chatty, text.replace("\n", "\r\n"), "--seed", "3")

@@ -164,6 +164,7 @@ def drawn_alone(model, prompt, rules, *, seed, n_tokens):
     return [decoder.draw()[0].token for _ in range(n_tokens)]
 
 
+@pytest.mark.slow
 @PRESETS
 def test_the_next_turn_of_a_chat_encodes_only_what_is_new(preset, monkeypatch):
     model = make(preset, context_length=40)
@@ -192,6 +193,7 @@ def test_the_next_turn_of_a_chat_encodes_only_what_is_new(preset, monkeypatch):
             chat += [*answer, turn + 1, seed + 8]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("preset", [LLAMA, SMEARED], ids=["llama", "smeared"])
 def test_a_cache_that_is_smaller_than_the_context_acts_like_a_shorter_context(preset):
     rules = Rules(temperature=1.2)

@@ -68,6 +68,7 @@ def test_the_repetition_penalty_equals_hugging_face(transformers, penalty):
     assert torch.equal(apply_repetition_penalty(scores, seen, penalty), expected)
 
 
+@pytest.mark.slow
 def test_rules_follow_each_other_as_in_hugging_face(transformers):
     """The processors that generate() builds for these settings, in its order, keep the same tokens."""
     settings = {

@@ -16,6 +16,7 @@ from sizes import CONTEXT as T
 from sizes import MODERN, V
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "changes", [{}, {"attention_scale": 0.4}, {"qk_norm": True, "n_kv_heads": 2}]
 )

@@ -84,6 +84,7 @@ def test_transformers_and_gptmini_read_what_was_written(tmp_path, model, coder):
     assert drawn.tolist() == prompt.tolist()
 
 
+@pytest.mark.slow
 def test_what_transformers_saves_is_read(tmp_path):
     ours, encoder = written(tmp_path / "out", "gpt2")
     theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "out")

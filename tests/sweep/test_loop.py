@@ -63,6 +63,7 @@ def test_a_run_that_ends_by_a_mistake_fails_and_is_not_tried_again(tmp_path, cap
     assert f"failed   trial 0: {reason}" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_killed_run_is_tried_again_but_not_for_ever(tmp_path, capsys):
     suicidal = [sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"]
     rows = train(tmp_path, suicidal, retries=1)

@@ -42,6 +42,7 @@ def test_the_values_of_a_trial_depend_only_on_the_seed_and_its_number(tmp_path, 
         assert not any(other.values_of(number) in first for number in range(6))
 
 
+@pytest.mark.slow
 def test_tpe_learns_where_the_loss_is_low(tmp_path):
     trials = trials_in(tmp_path, "tpe", {"optimizer.lr": RATE}, trials=40)
     texts = finish_all(trials, lambda texts: float(texts["optimizer.lr"]))

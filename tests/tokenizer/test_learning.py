@@ -108,6 +108,7 @@ def test_an_error_of_a_document_comes_through_and_ends_the_learning(processes):
     assert processes[0].wait(timeout=5) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", [bytes(8), b"\x09" + bytes(7) + b"half"], ids=["merging", "texts"])
 def test_the_process_that_learns_ends_with_the_process_that_asked(end):
     """A killed process closes its pipe."""

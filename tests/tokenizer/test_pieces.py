@@ -27,6 +27,7 @@ OTHERS = ["\x1c", "\x1f", MARK, SEPARATOR, *"aé1'.中😀", "'s", END]
 SPACED = st.lists(st.sampled_from([" ", " ", "\n", *SPACES, *OTHERS])).map("".join)
 
 
+@pytest.mark.slow
 @given(texts=st.lists(SPACED | st.text(st.characters(exclude_categories=["Cs"]))))
 @example(texts=["a  ", "  b", " ", "", "  \u3000c"])
 @example(texts=["a<|endoftext|>b", "<|endoftext|", "|>"])
@@ -35,6 +36,7 @@ def test_texts_that_are_encoded_together_have_the_ids_of_each_by_the_rule_of_gpt
     assert batch == [PEER.encode_ordinary(text) for text in texts]
 
 
+@pytest.mark.slow
 def test_a_text_may_hold_millions_of_white_space_characters_in_a_row():
     n = 2_000_000
     ids = next(CODER.encode_batch([" " * n + "a"]))

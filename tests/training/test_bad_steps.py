@@ -76,6 +76,7 @@ def test_too_many_in_a_row_end_the_run_with_the_last_good_checkpoint(train, tmp_
     assert (state.bad_steps, state.bad_steps_in_a_row) == (1, 0)
 
 
+@pytest.mark.slow
 def test_bad_steps_survive_a_resume(train, tmp_path, late):
     train(max_steps=4, callbacks=[Poison({1, 3}), RunCheckpoints(every_steps=4)])
     state, _ = find_training_state(tmp_path)
@@ -113,6 +114,7 @@ class Reads(TorchDispatchMode):
         return function(*args, **(kwargs or {}))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
 def test_no_step_that_is_not_logged_is_read_by_the_host(train, optimizer, monkeypatch):
     monkeypatch.setattr("gptmini.training.step_reports.LATE_FROM", ("cpu",))

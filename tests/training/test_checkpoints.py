@@ -35,6 +35,7 @@ def test_best_last_and_previous_are_the_steps_they_name(train, tmp_path, checkpo
     assert checkpoints.best.loss == trainer.lightning_module.evaluation.loss
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("every_steps", [1, 3])
 def test_a_stop_after_the_last_step_saves_no_step_twice(train, tmp_path, every_steps):
     with pytest.raises(Stop):

@@ -170,6 +170,7 @@ def test_a_line_is_kept_on_one_of_console_and_log_if_the_other_is_on_a_full_disk
     assert shown.getvalue() == "a line\n"
 
 
+@pytest.mark.slow
 def test_a_reader_that_leaves_does_not_end_the_run():
     lasting = BrokenPipeConsole(file=Failing(BrokenPipeError()))
     lasting.print("to nobody")

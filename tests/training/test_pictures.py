@@ -63,6 +63,7 @@ def test_nothing_is_drawn_where_no_logger_takes_images(train, monkeypatch):
     assert drawn == []
 
 
+@pytest.mark.slow
 def test_a_chart_shows_every_point_and_turns_to_a_logarithm_where_one_value_dwarfs_the_others():
     plain = drawing.curves({("", ""): [(1, 3.0), (5, 2.0)]}, "loss").axes[0]
     assert plain.lines[0].get_xydata().tolist() == [[1, 3.0], [5, 2.0]]

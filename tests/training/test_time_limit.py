@@ -34,6 +34,7 @@ def clock(monkeypatch):
     return Clock(monkeypatch)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch_size", [8, 4])  # one and two micro-steps per step
 @pytest.mark.parametrize(
     ("limit", "last_step", "seconds"),

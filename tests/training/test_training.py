@@ -196,6 +196,7 @@ def test_the_loss_is_compiled_once_whatever_validation_and_samples_do(
     assert not counters["recompile_limit"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["gpt2", "modern"])
 def test_bf16_trains_float32_weights_to_nearly_the_loss_of_float32(train, kind):
     losses = {}
