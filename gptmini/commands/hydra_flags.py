@@ -63,11 +63,13 @@ def run_hydra_command(
                     f"-m starts several runs, but {world.launcher} launches a single run; use gptmini sweep instead "
                     "of -m"
                 )
-            _run_jobs(command, flags, show if flags.cfg else job)
+            _run_jobs(command, flags, job)
         else:
-            is_dry = dry_run is not None and flags.dry_run
-            chosen = show if flags.cfg else dry_run if is_dry else job
-            chosen(compose(command, flags.overrides, flags.config_dir))
+            if flags.cfg:
+                job = show
+            elif dry_run is not None and flags.dry_run:
+                job = dry_run
+            job(compose(command, flags.overrides, flags.config_dir))
 
 
 def _run_jobs(command: str, flags: argparse.Namespace, job: Job) -> None:

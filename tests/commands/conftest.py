@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from hydra._internal.hydra import Hydra
 
 from toys import lines
 
@@ -24,17 +23,6 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if {"script", "type_command"} & {*item.fixturenames}:
             item.add_marker(pytest.mark.slow)
-
-
-@pytest.fixture(scope="session", autouse=True)
-def composed_once():
-    """Let Hydra compose once, not twice. The first composition only reads hydra.mode, which no test here sets.
-
-    It takes a quarter of a tiny run's time. Commands in their own processes compose as usual.
-    """
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Hydra, "get_mode", lambda *arguments, **options: None)
-        yield
 
 
 @dataclass
