@@ -1,7 +1,4 @@
-"""Files import only from lower layers and without cycles, libraries stay in their packages, nothing imports a script.
-
-Files in scripts/benchmarks may import each other, relatively.
-"""
+"""Files import only from lower layers and without cycles, and libraries stay in their packages."""
 
 import ast
 import importlib
@@ -14,8 +11,6 @@ from gptmini.configuration.trust import known_nodes
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "gptmini"
-SCRIPTS = ROOT / "scripts"
-BENCHMARKS = SCRIPTS / "benchmarks"
 
 # The packages and single files of gptmini, lowest layer first. A file may import from lower layers and its own package.
 LAYERS = (
@@ -54,7 +49,6 @@ HOMES = {  # the packages that may import a library, or call print
     "optuna": {"sweep", "configuration"},
 }
 FILES = sorted(PACKAGE.rglob("*.py"))
-SCRIPT_FILES = sorted(SCRIPTS.rglob("*.py"))
 
 
 def package_of(path):
@@ -90,7 +84,7 @@ def without_typing(node):
 
 
 def imported(nodes):
-    """Yield the full names of imports, also inside functions. Relative imports (benchmarks) are left out."""
+    """Yield the full names of imports, also inside functions. Relative imports have a test of their own."""
     for node in nodes:
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -186,17 +180,6 @@ def test_attention_requires_only_torch():
     for path in FILES:
         if package_of(path) == "attention":
             assert set(used(path)) <= allowed, path
-
-
-def test_nothing_imports_a_script():
-    """imported() leaves out relative imports, so benchmarks may import each other."""
-    scripts = {script.stem for script in SCRIPT_FILES} | {"benchmarks", "scripts"}
-    scripts -= sys.stdlib_module_names
-    wrong = []
-    for path in (*FILES, *SCRIPT_FILES):
-        names = {name.partition(".")[0] for name in imported(nodes_of(path))}
-        wrong += [f"{name_of(path)} imports {name}" for name in names & scripts]
-    assert wrong == []
 
 
 def test_importing_the_package_loads_nothing_heavy():

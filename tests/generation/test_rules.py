@@ -97,17 +97,18 @@ def test_rules_follow_each_other_as_in_hugging_face(transformers):
         assert ((counts - n * probabilities[row]).abs() <= 1.001).all()
 
 
-def test_temperature_zero_takes_the_most_probable_token_whatever_is_drawn():
+@pytest.mark.parametrize("temperature", [0, 5e-324])
+def test_temperature_zero_takes_the_most_probable_token_whatever_is_drawn(temperature):
     scores = torch.tensor([[0.1, 0.3, 0.2], [7.0, -1.0, 6.9]])
     for uniform in (0.0, 0.5, LAST):
         uniforms = torch.full((2,), uniform, dtype=torch.float64)
-        drawn = choose(scores, uniforms, temperature=0, top_k=2, top_p=0.9)
+        drawn = choose(scores, uniforms, temperature=temperature, top_k=2, top_p=0.9)
         assert drawn.tolist() == [1, 0]
 
     # The penalty halves 4 to 2, below 3.
     seen = torch.tensor([[True, False, True]])
     scores = torch.tensor([[4.0, 3.0, -1.0]])
-    drawn = choose(scores, uniforms[:1], seen, repetition_penalty=2.0, temperature=0)
+    drawn = choose(scores, uniforms[:1], seen, repetition_penalty=2.0, temperature=temperature)
     assert drawn.tolist() == [1]
 
 

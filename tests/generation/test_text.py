@@ -95,15 +95,11 @@ def test_the_model_is_left_in_its_mode_and_drops_nothing(training):
         ({"num_samples": 0}, "num_samples must be at least 1, got 0"),
         ({"num_samples": 10**20}, "num_samples times the number of prompts must be at most"),
         ({"batch_size": 0}, "batch_size must be at least 1, got 0"),
-        ({"num_samples": "2"}, "num_samples .* '2'"),
         ({"seed": 1.5}, "seed .* 1.5"),
-        ({"n_tokens": 0}, "max_new_tokens.* 0"),
         ({"temperature": "hot"}, "temperature.* 'hot'"),
-        ({"top_p": 2.0}, "top_p.* 2.0"),
         ({"max_tokens": 5}, "max_tokens.* max_new_tokens"),
         ({"stop": ["a", ""]}, "a stop string must not be empty"),
         ({"prompts": ["abc", "xyz"]}, "got 'x'"),
-        ({"num_samples": 1.5}, "num_samples .* 1.5"),
     ],
 )
 @pytest.mark.parametrize("call", [samples, generated])

@@ -104,6 +104,24 @@ def test_answers_of_many_clients_are_those_given_alone(engine):
     assert found == {i: alone(**options[i]) for i in range(16)}
 
 
+def test_a_cancelled_request_frees_its_row_and_one_that_waits_is_never_started(engine):
+    endless = {"ignore_end_of_text": True}
+    running = [ask(engine, "a", **endless) for _ in range(4)]
+    waiting, nothing = ask(engine, "b", **endless)
+    for _, pieces in running:
+        pieces.get(timeout=PATIENCE)
+    engine.cancel(waiting)
+    for answer, _ in running:
+        engine.cancel(answer)
+
+    _, pieces = ask(engine, "abc", max_new_tokens=3, ignore_end_of_text=True)
+    assert collect(pieces) == alone(
+        "abc", max_new_tokens=3, ignore_end_of_text=True, temperature=1.0
+    )
+    assert nothing.empty()
+    wait_until_idle(engine)
+
+
 def test_logits_that_are_not_finite_end_open_requests_with_the_error():
     model = make()
     next(model.parameters()).data.fill_(torch.nan)
