@@ -6,6 +6,7 @@ import re
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 import gptmini
 from gptmini.commands.export import DTYPES, KINDS
@@ -54,17 +55,6 @@ def test_a_run_is_exported_sampled_imported_and_evaluated(script, trained, tmp_p
     script("train", "resume=runs/imported").assert_refused("init_from=runs/imported")
 
 
-def test_a_model_of_chats_is_to_be_talked_to_next(script, tmp_path):
-    chat = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}]
-    (tmp_path / "chats.jsonl").write_text(f"{json.dumps({'messages': chat})}\n" * 50)
-    typed = ("chats.jsonl", "data.template=chat", "experiment=smoke", "folder=runs/x")
-    for _ in range(2):  # the second command finds the finished run
-        assert "next     gptmini chat runs/x\n" in script("train", *typed).out
-    script("export", "runs/x", "out")
-    imported = script("import", "out", "runs/imported").out
-    assert imported.endswith("next     gptmini chat runs/imported\n")
-
-
 def test_a_checkpoint_of_nanogpt_is_imported_and_sampled(script, tmp_path):
     write_nanogpt(tmp_path, "\n abcde")
     assert script("import", "ckpt.pt", "runs/nano", "--meta", "meta.pkl").code == 0
@@ -80,6 +70,9 @@ def test_forms_of_llama_are_chosen_by_name_and_written_for_llama_cpp(script, sho
     assert script("export", "runs/latest", "out", *chosen).code == 0
     config = json.loads((tmp_path / "out" / "config.json").read_text())
     assert (config["model_type"], config["dtype"]) == ("mistral", "bfloat16")
+    weights = load_file(tmp_path / "out" / "model.safetensors").values()
+    assert {weight.dtype for weight in weights} == {torch.bfloat16}
+    assert gptmini.load(tmp_path / "out")[0].embedding.weight.dtype == torch.float32
 
     types = []
     for dtype in ("fp32", "q8_0"):

@@ -107,16 +107,6 @@ class InParts(Documents):
         yield Document(None, last)
 
 
-def test_a_document_in_many_parts_is_one_document_of_each_split(tmp_path, small_tasks):
-    parts = [some_text(300, seed=i) for i in range(40)]
-    store, _ = prepare(InParts(undecided=parts, val_fraction=0.1), tokenizer.byte, tmp_path)
-    (train,) = documents_in(store, "train")
-    (val,) = documents_in(store, "val")
-    assert train + val == "".join(parts)
-    assert train.endswith("\n")
-    assert abs(len(val) / len(train + val) - 0.1) < 0.01
-
-
 class Failing(Documents):
     """Raises an error after its last document, if it has one."""
 

@@ -33,14 +33,6 @@ def splits_of(texts, val_fraction, boundary=None):
     return whole(train), whole(val), notes
 
 
-def test_many_documents_go_by_the_first_byte_of_their_digest():
-    texts = [f"Document {i} of many." for i in range(2000)]
-    train, val, notes = splits_of(texts, 0.1)
-    assert val == [text for text in texts if first_byte(text) < round(256 * 0.1)]
-    assert train == [text for text in texts if text not in val]
-    assert notes == []
-
-
 @pytest.mark.parametrize("fraction", [0.001, 0.1, 0.5, 0.9])
 @pytest.mark.parametrize("n", [1, 2, 3, 7])
 def test_a_few_documents_are_held_out_in_about_the_wanted_share(n, fraction):

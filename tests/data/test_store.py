@@ -140,19 +140,12 @@ def test_a_folder_that_was_renamed_is_not_taken_for_another(tmp_path):
 
 def test_a_file_that_was_cut_short_is_refused_before_it_is_read(tmp_path):
     store, _ = prepare(CORPUS, tokenizer.byte, tmp_path)
-    before = store.tokens("train").tolist()
     os.truncate(store.folder / "train.bin", 10)
 
     store.check_size("val")
     said = r"train\.bin was truncated .* 10 of 50 bytes .*; delete"
     with pytest.raises(UserError, match=said):
         store.check_size("train")
-
-    # A file that was deleted or replaced can still be read, because the system keeps the mapped file.
-    os.truncate(store.folder / "train.bin", 50)
-    (store.folder / "train.bin").unlink()
-    store.check_size("train")
-    assert store.tokens("train").tolist() == before[:5] + [0] * 20
 
 
 def test_ids_that_changed_since_they_were_prepared_are_noticed_where_they_are_read(tmp_path):

@@ -112,10 +112,6 @@ def test_what_is_left_out_and_a_separator_that_stands_nowhere_are_told(tmp_path)
         "data.separator='|' never occurs; each plain text file is one document",
     ]
 
-    corpus = TextCorpus(tmp_path / "text.txt", 0.1, separator=".")
-    assert by_split(corpus) == {None: ["A text"]}
-    assert corpus.notes() == []
-
 
 def test_records_that_are_left_out_are_counted_and_listed(tmp_path, monkeypatch):
     monkeypatch.setattr(skipped, "MOST_LISTED", 7)

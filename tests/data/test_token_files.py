@@ -131,10 +131,6 @@ MISTAKES = {
         write_characters,
         r"meta\.pkl .*; .* tokenizer=char",
     ),
-    "no text": (
-        lambda path: as_nanogpt_writes(path, [256, 256, 256]),
-        r"the train split must .* text, .*; give more text",
-    ),
 }
 
 

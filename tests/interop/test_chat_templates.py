@@ -29,10 +29,6 @@ ASKS = "{% if add_generation_prompt %}{{ '<|start|>assistant\n' }}{% endif %}"
 EACH = "{% for m in messages %}{% set c = m.content %}"
 # Short templates with the rules of the models that their names start with. Only transformers gets the tags.
 TEMPLATES = {
-    "smollm2": (
-        f"{EACH}{{% if loop.first and m.role != 'system' %}}{{{{ '<|start|>system\n12 cats<|end|>\n' }}}}{{% endif %}}"
-        f"{CHATML}{{% endfor %}}{ASKS}"
-    ),
     "qwen2.5": (
         "{% if messages[0].role != 'system' %}{{ '<|start|>system\n12 cats<|end|>\n' }}{% endif %}"
         f"{{% if tools %}}tools{{% endif %}}{EACH}{CHATML}{{% endfor %}}{ASKS}"
@@ -285,7 +281,7 @@ def test_an_answer_that_does_not_follow_the_prompt_for_one_is_refused(pair):
             ours.encode(answer)
 
 
-@pytest.mark.parametrize("name", ["smollm2", "llama2", "llama3", "gemma"])
+@pytest.mark.parametrize("name", ["qwen2.5", "llama2", "llama3", "gemma"])
 def test_special_tokens_in_messages_are_text_as_transformers_makes_it(pair, name):
     theirs, ours = pair(TEMPLATES[name])
     n_encoded = 0

@@ -5,7 +5,7 @@ import os
 import random
 
 import pytest
-from tokenizers import AddedToken, Regex, decoders, pre_tokenizers
+from tokenizers import AddedToken, Regex, pre_tokenizers
 
 from gptmini import tokenizer
 from gptmini.interop.tokenizer_reading import read_tokenizer
@@ -98,21 +98,6 @@ def test_a_folder_without_tokenizer_json_is_refused(tmp_path):
     (tmp_path / "merges.txt").write_text("")
     with pytest.raises(UserError, match=r"has no tokenizer\.json; .*AutoTokenizer"):
         read_tokenizer(tmp_path, n_vocab=300, ends=[])
-
-
-@pytest.mark.parametrize(
-    "named", ["<0x41>", "<0xZZ>", "<0x+F>", "<0x-1>", "<0x f>", "<0x4", "<0x411"]
-)
-def test_a_token_stands_for_a_byte_where_the_library_takes_it_for_one(named):
-    made = of_sentence_piece()
-    tree = json.loads(made.to_str())
-    n_vocab = made.get_vocab_size() + 1
-    vocabulary = tree["model"]["vocab"]
-    vocabulary.setdefault(named, n_vocab - 1)
-    coder = LibraryTokenizer(json.dumps(tree), n_vocab=n_vocab, end_of_text=None)
-
-    i = vocabulary[named]
-    assert coder.decode([i]) == decoders.ByteFallback().decode([named])
 
 
 def test_an_added_token_of_spaces_is_spaces():
