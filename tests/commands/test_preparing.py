@@ -84,7 +84,7 @@ def test_inspect_shows_what_is_in_the_folder(script, tmp_path):
     n_used = len(set("One two three.A longer document of the text. ")) + 1
     assert row("ids used")[1] == f"{n_used} of 257"
     longest = re.findall(r"^ +(\d+)  (A longer document of the text|One two)", out, re.MULTILINE)
-    assert longest == [("93", "A longer document of the text"), ("14", "One two")]
+    assert longest[:2] == [("93", "A longer document of the text"), ("14", "One two")]  # of train
     assert re.search(r"^first documents of train\n +One two three\.$", out, re.MULTILINE)
 
 
