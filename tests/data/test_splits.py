@@ -43,13 +43,6 @@ def test_a_few_documents_are_held_out_in_about_the_wanted_share(n, fraction):
     assert "".join(sorted(train + val)).count(",") == "".join(texts).count(",")
 
 
-def test_text_that_is_divided_by_place_is_said_to_be_unless_it_is_one_document():
-    train, val, (note,) = splits_of(["a" * 70, "b" * 30], 0.1)
-    assert (train, val) == (["a" * 70, "b" * 20], ["b" * 10])
-    assert "holding out the last 10% instead" in note
-    assert splits_of(["a" * 70 + "b" * 30], 0.1) == (["a" * 70 + "b" * 20], ["b" * 10], [])
-
-
 @given(
     texts=st.lists(st.text("ab\u00e9\n", min_size=2, max_size=9), min_size=1, max_size=5),
     ends=st.lists(st.booleans(), min_size=5, max_size=5),

@@ -5,7 +5,7 @@ import pytest
 import tiktoken
 
 from gptmini import tokenizer
-from gptmini.data import TokenFiles, TokenStore, prepare
+from gptmini.data import TokenFiles, TokenStore, Watcher, prepare
 from gptmini.user_error import UserError
 from tokenizer.texts import tokenizer_of_gpt2
 
@@ -94,6 +94,15 @@ def test_files_that_were_moved_are_found_again(tmp_path):
     assert written
     assert second.folder == first.folder
     assert second.tokens("val")[:].tolist() == IDS[len(IDS) // 2 :]
+
+
+def test_a_file_that_changes_while_it_is_counted_is_refused(tmp_path):
+    as_nanogpt_writes(tmp_path / "a.bin", np.arange(10_000) % 256)
+    source = TokenFiles(str(tmp_path / "a.bin"), None, 0.5)
+    watcher = Watcher(on_progress=lambda _: (tmp_path / "a.bin").write_bytes(bytes(30_000)))
+    with pytest.raises(UserError, match=r"a\.bin must not change"):
+        prepare(source, tokenizer.byte, tmp_path / "data", watcher=watcher)
+    assert not list((tmp_path / "data").glob("tokens*"))
 
 
 def write_cut_short(path):

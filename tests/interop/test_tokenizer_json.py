@@ -14,7 +14,7 @@ from gptmini.loading import OfModelSettings, load_tokenizer
 from gptmini.tokenizer import LibraryTokenizer
 from gptmini.user_error import UserError
 from interop.library_tokenizers import learned, of_sentence_piece
-from tokenizer.texts import END, TRAIN, WORDS, random_texts, tokenizer_of_gpt2
+from tokenizer.texts import TRAIN, WORDS, random_texts, tokenizer_of_gpt2
 from toys import documents_of
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -56,13 +56,6 @@ def assert_same(both, texts):
 def test_random_texts_have_the_same_ids(both):
     assert_same(both, random_texts(1000, seed=5))
     assert_same(both, ["", WORDS, "\n", " " * 40 + "a"])
-
-
-def test_the_end_of_a_document_has_the_same_id(both):
-    ours, theirs = both
-    assert theirs.token_to_id(END) == ours.end_of_text
-    assert theirs.get_vocab_size() == ours.n_vocab
-    assert theirs.decode([ours.end_of_text], skip_special_tokens=False) == END
 
 
 @pytest.mark.parametrize("both", ["bpe", "gpt2"], indirect=True)
