@@ -35,7 +35,7 @@ def server():
         is_over.set()
 
 
-def digits(url="", *, folder="downloads", sha256=None, path=None, val_fraction=0.1, **others):
+def digits(url="", *, folder="downloads", sha256=None, path=None, **others):
     """Open the text of a server, or a local copy."""
     return PublishedText(
         name="digits",
@@ -43,7 +43,7 @@ def digits(url="", *, folder="downloads", sha256=None, path=None, val_fraction=0
         sha256=sha256,
         path=path,
         folder=str(folder),
-        val_fraction=val_fraction,
+        val_fraction=0.1,
         **others,
     )
 

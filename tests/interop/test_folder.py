@@ -5,7 +5,6 @@ import os
 import re
 import shutil
 
-import huggingface_hub
 import pytest
 import tokenizers
 import torch
@@ -37,11 +36,11 @@ MODELS = {
 }
 
 
-def written(folder, model="nanochat", coder="bpe", **options):
+def written(folder, model="nanochat", coder="bpe"):
     """Write a model and a tokenizer into a folder, and return them."""
     encoder = CODERS[coder]()
     gpt = wide_gpt(MODELS[model] | {"vocab_size": encoder.n_vocab, "context_length": 80}).eval()
-    write_folder(folder, gpt, encoder, sampling=SAMPLING, **options)
+    write_folder(folder, gpt, encoder, sampling=SAMPLING)
     return gpt, encoder
 
 
@@ -99,8 +98,10 @@ def test_what_transformers_saves_is_read(tmp_path):
 
 
 def test_the_card_and_the_configs_say_what_is_known(tmp_path):
+    from huggingface_hub import ModelCard
+
     gpt, encoder = written(tmp_path / "out")
-    card = huggingface_hub.ModelCard.load(tmp_path / "out" / "README.md")
+    card = ModelCard.load(tmp_path / "out" / "README.md")
     assert card.data.library_name == "transformers"
     assert f"{gpt.n_parameters:,} param" in card.text
     assert is_own_folder(tmp_path / "out")
