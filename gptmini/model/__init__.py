@@ -7,10 +7,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from gptmini.model.config import GPTConfig, ModelSettings
-    from gptmini.model.gpt import GPT, check_seed, new_gpt
-    from gptmini.model.loss import next_token_loss, training_loss
-    from gptmini.model.presets import preset
+    from gptmini.model.config import GPTConfig as GPTConfig
+    from gptmini.model.config import ModelSettings as ModelSettings
+    from gptmini.model.gpt import GPT as GPT
+    from gptmini.model.gpt import check_seed as check_seed
+    from gptmini.model.gpt import new_gpt as new_gpt
+    from gptmini.model.loss import next_token_loss as next_token_loss
+    from gptmini.model.loss import training_loss as training_loss
+    from gptmini.model.presets import preset as preset
 
 _HOMES = {
     "GPT": "gptmini.model.gpt",
@@ -22,16 +26,6 @@ _HOMES = {
     "preset": "gptmini.model.presets",
     "training_loss": "gptmini.model.loss",
 }
-__all__ = [
-    "GPT",
-    "GPTConfig",
-    "ModelSettings",
-    "check_seed",
-    "new_gpt",
-    "next_token_loss",
-    "preset",
-    "training_loss",
-]
 
 
 def __getattr__(name: str) -> object:

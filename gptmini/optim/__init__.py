@@ -7,9 +7,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from gptmini.optim.groups import set_learning_rate, skip_step_if
-    from gptmini.optim.optimizers import AdamWSettings, MuonSettings
-    from gptmini.optim.schedules import CosineSchedule, LinearSchedule, TrapezoidSchedule
+    from gptmini.optim.groups import set_learning_rate as set_learning_rate
+    from gptmini.optim.groups import skip_step_if as skip_step_if
+    from gptmini.optim.optimizers import AdamWSettings as AdamWSettings
+    from gptmini.optim.optimizers import MuonSettings as MuonSettings
+    from gptmini.optim.schedules import CosineSchedule as CosineSchedule
+    from gptmini.optim.schedules import LinearSchedule as LinearSchedule
+    from gptmini.optim.schedules import TrapezoidSchedule as TrapezoidSchedule
 
 _HOMES = {
     "AdamWSettings": "gptmini.optim.optimizers",
@@ -20,15 +24,6 @@ _HOMES = {
     "skip_step_if": "gptmini.optim.groups",
     "set_learning_rate": "gptmini.optim.groups",
 }
-__all__ = [
-    "AdamWSettings",
-    "CosineSchedule",
-    "LinearSchedule",
-    "MuonSettings",
-    "TrapezoidSchedule",
-    "set_learning_rate",
-    "skip_step_if",
-]
 
 
 def __getattr__(name: str) -> object:
