@@ -25,43 +25,22 @@ class Interval(NamedTuple):
     high: float
 
 
-class Comparison(NamedTuple):
-    """The comparison of two models on the same text.
-
-    Both fields are None if the text has a single part, or if the tokenizers divide the text into different parts.
-    """
-
-    # Confidence interval of the difference in bits per byte: second model minus first model. Also None if the text has
-    # fewer than FEWEST_EQUAL_PARTS equal parts.
-    interval: Interval | None
-    share_won: float | None  # fraction of parts that the first model predicts better
-
-
-def interval_of_loss(sums: Sums) -> Interval | None:
-    """Return the confidence interval of the loss in nats per token.
-
-    Return None if the text has too few parts, or too uneven parts.
-    """
-    return _interval(sums.nats, sums.n_tokens)
-
-
 def interval_of_bits(sums: Sums) -> Interval | None:
-    """Return the confidence interval of the loss in bits per byte.
+    """Return the confidence interval of the loss in bits per byte, or None as interval_of_ratio does."""
+    return interval_of_ratio(sums.nats / np.log(2), sums.n_bytes)
 
-    Return None if the text has too few parts, or too uneven parts.
+
+def compare(first: Sums, second: Sums) -> tuple[Interval | None, float | None]:
+    """Compare two models by their sums over the parts of one text. Each part gives one difference.
+
+    Return the confidence interval of the difference in bits per byte, second model minus first model, and the fraction
+    of parts that the first model predicts better. Both are None if the text has a single part, or if the tokenizers
+    divide the text into different parts.
     """
-    return _interval(sums.nats / np.log(2), sums.n_bytes)
-
-
-def compare(first: Sums, second: Sums) -> Comparison:
-    """Compare two models by their sums over the parts of one text. Each part gives one difference."""
     if len(first.n_bytes) < 2 or not np.array_equal(first.n_bytes, second.n_bytes):
-        return Comparison(interval=None, share_won=None)
+        return None, None
     bits = (second.nats - first.nats) / np.log(2)
-    return Comparison(
-        interval=_interval(bits, first.n_bytes),
-        share_won=float((bits > 0).mean()),
-    )
+    return interval_of_ratio(bits, first.n_bytes), float((bits > 0).mean())
 
 
 def n_equal_parts(lengths: np.ndarray) -> float:
@@ -74,7 +53,7 @@ def n_equal_parts(lengths: np.ndarray) -> float:
     return float(lengths.sum() ** 2 / (lengths**2).sum())
 
 
-def _interval(numerators: np.ndarray, denominators: np.ndarray) -> Interval | None:
+def interval_of_ratio(numerators: np.ndarray, denominators: np.ndarray) -> Interval | None:
     """Return the t interval of the ratio R = sum(numerators) / sum(denominators).
 
     With the ratio r and the weight w = denominator / sum(denominators) of each part, the variance of R is

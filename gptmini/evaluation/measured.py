@@ -12,12 +12,12 @@ from gptmini.evaluation.intervals import (
     Interval,
     compare,
     interval_of_bits,
-    interval_of_loss,
+    interval_of_ratio,
     n_equal_parts,
 )
 from gptmini.evaluation.score import Evaluation, Sums, exponential, score
 from gptmini.evaluation.texts import HeldOutText
-from gptmini.evaluation.windows import documents_alone, stream
+from gptmini.evaluation.windows import BLOCK_BYTES, documents_alone, stream
 from gptmini.model import GPT
 from gptmini.tokenizer import Tokenizer, bos_id_of, identity_of
 from gptmini.user_error import UserError
@@ -105,7 +105,10 @@ def measure(
 
     if tokens_per_byte is None:
         tokens_per_byte = n_tokens / n_bytes
-    units = dict.fromkeys(passage.unit for passage in passages)
+    units = dict.fromkeys(
+        f"blocks of {BLOCK_BYTES} bytes" if passage.ends is None else "documents"
+        for passage in passages
+    )
     return Measured(
         path=trained.path,
         convention=passages[0].convention,
@@ -138,7 +141,7 @@ def report_of(text: HeldOutText, measured: Sequence[Measured]) -> dict[str, Any]
 def _figures(model: Measured) -> dict[str, Any]:
     loss = model.evaluation.loss
     bits = model.evaluation.bits_per_byte
-    of_loss = interval_of_loss(model.sums)
+    of_loss = interval_of_ratio(model.sums.nats, model.sums.n_tokens)
     of_bits = _scaled(interval_of_bits(model.sums), model)
 
     return {
@@ -154,18 +157,18 @@ def _figures(model: Measured) -> dict[str, Any]:
 
 
 def _comparison(first: Measured, second: Measured) -> dict[str, Any]:
-    comparison = compare(first.sums, second.sums)
+    interval, share_won = compare(first.sums, second.sums)
     difference = second.evaluation.bits_per_byte - first.evaluation.bits_per_byte
-    figure = _figure(difference, _scaled(comparison.interval, first))
+    figure = _figure(difference, _scaled(interval, first))
     return {
         "bits_per_byte": figure["value"],
         "interval": figure["interval"],
-        "share_won_by_first": comparison.share_won,
+        "share_won_by_first": share_won,
     }
 
 
 def _scaled(interval: Interval | None, model: Measured) -> Interval | None:
-    """Convert an interval of bits per byte of the parts to bits per byte of the text."""
+    # The interval is in bits per byte of the parts. Convert it to bits per byte of the text.
     if interval is None:
         return None
     factor = model.tokens_per_byte * float(model.sums.n_bytes.sum()) / model.evaluation.n_tokens

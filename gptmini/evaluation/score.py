@@ -9,13 +9,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gptmini.evaluation.windows import BLOCK_BYTES, NOT_SCORED, Passage
+from gptmini.data.batches import NOT_COUNTED
+from gptmini.evaluation.windows import BLOCK_BYTES, Passage
 from gptmini.model import GPT, next_token_loss
 from gptmini.model.gpt import in_eval_mode
 from gptmini.model.loss import split_rows
 from gptmini.user_error import UserError
-
-LARGEST_EXPONENT = 709  # exp(709) is near the largest float64; exp(710) overflows
 
 
 @dataclass(frozen=True)
@@ -73,7 +72,7 @@ class Sums(NamedTuple):
 
 def exponential(value: float) -> float:
     """Return exp(value), or infinity if exp overflows."""
-    return math.inf if value > LARGEST_EXPONENT else math.exp(value)
+    return math.inf if value > 709 else math.exp(value)  # exp(710) overflows
 
 
 @torch.no_grad()
@@ -83,7 +82,7 @@ def token_losses(model: GPT, tokens: Tensor, targets: Tensor) -> Tensor:
     Args:
         model: a GPT in eval mode.
         tokens: int64 (B, T), on the model's device.
-        targets: int64 (B, T), tokens shifted by one. NOT_SCORED targets have a loss of 0.
+        targets: int64 (B, T), tokens shifted by one. NOT_COUNTED targets have a loss of 0.
     """
     hidden = model.hidden(tokens)  # (B, T, C)
 
@@ -143,10 +142,9 @@ def score(
 
 
 def _score_batch(model: GPT, tally: Tally, tokens: Tensor, targets: Tensor) -> Tensor:
-    """Add a batch to a tally. Return the losses of the batch, (B, T)."""
     device = model.embedding.weight.device
     losses = token_losses(model, tokens.to(device), targets.to(device))  # (B, T)
-    tally.add(losses, n_tokens=int((targets != NOT_SCORED).sum()))
+    tally.add(losses, n_tokens=int((targets != NOT_COUNTED).sum()))
     return losses
 
 
@@ -165,7 +163,7 @@ def _sums_of_parts(
 
     for tokens, targets in passage.batches:
         losses = _score_batch(model, tally, tokens, targets)  # (B, T)
-        is_scored = targets != NOT_SCORED  # (B, T)
+        is_scored = targets != NOT_COUNTED  # (B, T)
         nats = losses.cpu()[is_scored].double().numpy()  # (n,)
         lengths = byte_lengths[targets[is_scored].numpy()]  # (n,)
 

@@ -147,6 +147,5 @@ HeldOutText = PreparedText | TextFiles
 
 
 def _encode(tokenizer: Tokenizer, text: str) -> np.ndarray:
-    """Return the ids of a text, int64 (n,). Raise UserError if the tokenizer cannot encode a character."""
     (ids,) = tokenizer.encode_batch([text])
-    return ids.astype(np.int64)
+    return ids.astype(np.int64)  # (n,)

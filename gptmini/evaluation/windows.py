@@ -11,7 +11,6 @@ from torch import Tensor
 from gptmini.data.batches import NOT_COUNTED, validation_windows
 from gptmini.data.store import Excerpt
 
-NOT_SCORED = NOT_COUNTED  # target at a position that is not scored
 # To compute a confidence interval, a single document is divided into blocks of this size. A block has a few sentences,
 # so neighbouring blocks are nearly independent.
 BLOCK_BYTES = 512
@@ -33,11 +32,6 @@ class Passage(NamedTuple):
     # Number of scored tokens up to the end of each part, int64 (n_parts,). None if the text is a single document, or
     # if the ends of documents are unknown.
     ends: np.ndarray | None
-
-    @property
-    def unit(self) -> str:
-        """The name of the parts, in the plural."""
-        return "documents" if self.ends is not None else f"blocks of {BLOCK_BYTES} bytes"
 
 
 def documents_alone(
@@ -114,13 +108,13 @@ def rolling_windows(ids: np.ndarray, *, first: int, context_length: int) -> Iter
 def in_batches(windows: Iterable[Window], size: int) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield batches of at most `size` windows, in order. Shorter windows are padded at the end.
 
-    Each batch has tokens and targets, int64 (B, T) each. Targets that are not scored are NOT_SCORED.
+    Each batch has tokens and targets, int64 (B, T) each. Targets that are not scored are NOT_COUNTED.
     """
     rest = iter(windows)
     while group := list(islice(rest, size)):
         longest = max(len(window.ids) for window in group) - 1
         tokens = np.zeros((len(group), longest), dtype=np.int64)
-        targets = np.full((len(group), longest), NOT_SCORED, dtype=np.int64)
+        targets = np.full((len(group), longest), NOT_COUNTED, dtype=np.int64)
 
         for row, window in enumerate(group):
             n = len(window.ids) - 1
