@@ -12,8 +12,3 @@ ESCAPES = re.compile(
 def unescaped(text: str) -> str:
     r"""Replace each escape in the text by its character. For example, replace \n by a line break."""
     return ESCAPES.sub(lambda found: found[0].encode().decode("unicode_escape"), text)
-
-
-def escaped(text: str) -> str:
-    r"""Return the text that unescaped turns into the given text. Each backslash becomes two."""
-    return text.replace("\\", r"\\")

@@ -2,20 +2,16 @@
 
 import base64
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
 import tiktoken
 
 from gptmini.tokenizer.pieces import MARK, MARKED_PATTERN, SEPARATOR, SPLIT_PATTERN, insert_marks
-from gptmini.tokenizer.plain_chat import checked_template, plain_encoder
-from gptmini.tokenizer.tokenizer import END_OF_TEXT, REPLACEMENT, Document
+from gptmini.tokenizer.plain_chat import checked_template
+from gptmini.tokenizer.tokenizer import END_OF_TEXT, REPLACEMENT, Document, Tokenizer
 from gptmini.user_error import UserError
-
-if TYPE_CHECKING:
-    from gptmini.tokenizer.chat import ChatEncoder
 
 BYTE_PATTERN = r"[\s\S]"  # each character is a piece, so that no merge applies
 ALL_BYTES = [bytes([i]) for i in range(256)]
@@ -25,17 +21,13 @@ ALL_BYTES = [bytes([i]) for i in range(256)]
 GROUP = 2**20
 
 
-class BytePairTokenizer:
+class BytePairTokenizer(Tokenizer):
     """A tokenizer that uses a tiktoken encoding.
 
     A pattern splits the text into pieces. Within a piece, tiktoken merges bytes in the order of their ranks.
     """
 
     kind = "byte_pair"
-    prefix_ids: Sequence[int] = ()
-    prefix_text = ""
-    bos_id: int | None = None
-    more_ends: Sequence[int] = ()
 
     def __init__(
         self, pattern: str, ranks: list[bytes], *, chat_template: str | None = None
@@ -66,10 +58,6 @@ class BytePairTokenizer:
         self._bytes_of = dict(enumerate([*ranks, END_OF_TEXT.encode()]))
         self._is_byte = pattern == BYTE_PATTERN and ranks == ALL_BYTES
 
-    def encode(self, text: str) -> list[int]:
-        """Return the ids of a text. The string <|endoftext|> in it is ordinary text. Lone surrogates are refused."""
-        return next(self.encode_batch([text])).tolist()
-
     def encode_batch(self, texts: Iterable[str]) -> Iterator[np.ndarray]:
         """Yield the ids of each text as a uint32 array of shape (n,). Raises the same errors as encode.
 
@@ -89,11 +77,6 @@ class BytePairTokenizer:
     def byte_lengths(self) -> np.ndarray:
         """Return the number of bytes of each id as an int64 array of shape (n_vocab,). End-of-text has 0 bytes."""
         return np.array([*map(len, self.ranks), 0], dtype=np.int64)
-
-    @cached_property
-    def chat_encoder(self) -> "ChatEncoder":
-        """The encoder for chats. Raises UserError if the chat template is missing or invalid."""
-        return plain_encoder(self)
 
     def with_template(self, template: str) -> "BytePairTokenizer":
         """Return a copy of this tokenizer that uses the given chat template."""

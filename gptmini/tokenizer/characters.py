@@ -1,31 +1,22 @@
 """A tokenizer with one id per character."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from functools import cached_property
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from gptmini.tokenizer.plain_chat import checked_template, plain_encoder
-from gptmini.tokenizer.tokenizer import END_OF_TEXT, REPLACEMENT, Document
+from gptmini.tokenizer.plain_chat import checked_template
+from gptmini.tokenizer.tokenizer import END_OF_TEXT, REPLACEMENT, Document, Tokenizer
 from gptmini.user_error import UserError
 
-if TYPE_CHECKING:
-    from gptmini.tokenizer.chat import ChatEncoder
 
-
-class CharTokenizer:
+class CharTokenizer(Tokenizer):
     """A tokenizer with one id per character. The ids follow the order of the code points.
 
     If `end_of_text` is true, the id after the last character is end-of-text.
     """
 
     kind = "char"
-    prefix_ids: Sequence[int] = ()
-    prefix_text = ""
-    bos_id: int | None = None
-    more_ends: Sequence[int] = ()
 
     def __init__(
         self, characters: str, *, end_of_text: bool, chat_template: str | None = None
@@ -51,12 +42,8 @@ class CharTokenizer:
         self._id_of = np.full(int(codes.max()) + 2, self._unknown, dtype=np.uint32)
         self._id_of[codes] = np.arange(len(codes), dtype=np.uint32)
 
-    def encode(self, text: str) -> list[int]:
-        """Return the ids of a text. Raises UserError if a character of the text is not in the vocabulary."""
-        return next(self.encode_batch([text])).tolist()
-
     def encode_batch(self, texts: Iterable[str]) -> Iterator[np.ndarray]:
-        """Yield the ids of each text as a uint32 array of shape (n,). Raises the same errors as encode."""
+        """Yield the ids of each text, uint32 (n,). Raises UserError if a character is not in the vocabulary."""
         largest = len(self._id_of) - 1
         for text in texts:
             codes = _code_points(text)
@@ -84,11 +71,6 @@ class CharTokenizer:
         lengths = np.zeros(self.n_vocab, dtype=np.int64)
         lengths[: len(self.characters)] = [len(character.encode()) for character in self.characters]
         return lengths
-
-    @cached_property
-    def chat_encoder(self) -> "ChatEncoder":
-        """The encoder for chats. Raises UserError if the chat template is missing or invalid."""
-        return plain_encoder(self)
 
     def with_template(self, template: str) -> "CharTokenizer":
         """Return a copy of this tokenizer that uses the given chat template."""

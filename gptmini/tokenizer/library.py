@@ -15,6 +15,7 @@ from gptmini.tokenizer.byte_pairs import GROUP, decode_bytes, group_texts
 from gptmini.tokenizer.letters import letters_to_bytes
 from gptmini.tokenizer.library_errors import library_errors
 from gptmini.tokenizer.plain_chat import NO_CHAT_TEMPLATE, leading_of
+from gptmini.tokenizer.tokenizer import Tokenizer
 from gptmini.user_error import UserError
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ BYTE_TOKEN = re.compile("<0x[+0-9A-Fa-f][0-9A-Fa-f]>")
 REFUSED = ("dropout", "continuing_subword_prefix", "end_of_word_suffix")
 
 
-class LibraryTokenizer:
+class LibraryTokenizer(Tokenizer):
     """A tokenizer that runs an unchanged tokenizer.json. The string of a special token in a text is ordinary text."""
 
     kind = "tokenizers"
@@ -87,10 +88,6 @@ class LibraryTokenizer:
             raise UserError(
                 f"the tokenizer's ids must be below vocab_size={n_vocab} of the model, got {max(ids)}"
             )
-
-    def encode(self, text: str) -> list[int]:
-        """Return the ids of a text, without the ids that the tokenizer adds before or after a text."""
-        return next(self.encode_batch([text])).tolist()
 
     def encode_batch(self, texts: Iterable[str]) -> Iterator[np.ndarray]:
         """Yield the ids of each text as a uint32 array of shape (n,). Short texts are encoded together."""

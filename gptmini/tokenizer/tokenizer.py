@@ -1,6 +1,7 @@
 """The interface of a tokenizer, and the documents that the builder of a tokenizer reads."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
@@ -28,31 +29,36 @@ class Tokenizer(Protocol):
     kind: str  # the name of the class, with which from_dict rebuilds the tokenizer
     n_vocab: int  # number of ids, including end-of-text
     end_of_text: int | None  # id that separates documents; None if the tokenizer has no such id
-    prefix_ids: Sequence[int]  # ids that a model expects before a text
-    prefix_text: str  # text that encoding adds before each text, such as a space
+    prefix_ids: Sequence[int] = ()  # ids that a model expects before a text
+    prefix_text: str = ""  # text that encoding adds before each text, such as a space
     # The id of bos_token. Other programs put this id before a text. None if there are prefix_ids, or if the id of
     # bos_token is end_of_text.
-    bos_id: int | None
+    bos_id: int | None = None
     # The Jinja source of the template that encodes chats. None if the tokenizer has no chat template.
     chat_template: str | None
 
     @property
     def more_ends(self) -> Sequence[int]:
         """Other ids at which a sample ends too, such as the id that closes an answer in the chat template."""
-        ...
+        return ()
 
-    @property
+    @cached_property
     def chat_encoder(self) -> "ChatEncoder":
-        """The encoder for chats. Raises UserError if the tokenizer has no chat template."""
-        ...
+        """The encoder for chats. Raises UserError if the chat template is missing or invalid."""
+        from gptmini.tokenizer.plain_chat import plain_encoder
+
+        return plain_encoder(self)
 
     def with_template(self, template: str) -> "Tokenizer":
         """Return a copy of this tokenizer that uses the given chat template."""
         ...
 
     def encode(self, text: str) -> list[int]:
-        """Return the ids of a text. Raises UserError if a character cannot be encoded."""
-        ...
+        """Return the ids of a text, without prefix_ids. The string <|endoftext|> in it is ordinary text.
+
+        Raises UserError if a character cannot be encoded, such as a lone surrogate.
+        """
+        return next(self.encode_batch([text])).tolist()
 
     def encode_batch(self, texts: Iterable[str]) -> Iterator[np.ndarray]:
         """Yield the ids of each text, in order, as a uint32 array of shape (n,).

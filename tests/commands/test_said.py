@@ -7,7 +7,6 @@ import pytest
 
 from gptmini.commands.sample import parse
 from gptmini.data import Progress
-from gptmini.data.escapes import escaped, unescaped
 from gptmini.job.announcer import rounded, with_prefix
 from gptmini.job.progress import progress_line
 
@@ -80,11 +79,6 @@ def test_the_suggested_prompt_is_the_start_of_the_held_out_text(
     result = script("sample", *arguments, "--max-new-tokens=4")
     assert result.code == 0, result
     assert result.out.startswith(prompt[:10])
-
-
-@pytest.mark.parametrize("text", [r"a\nb", r"C:\new\\u0041", "end\\", "plain"])
-def test_escaping_is_undone_by_unescaping(text):
-    assert unescaped(escaped(text)) == text
 
 
 def test_without_events_tensorboard_is_not_named_but_a_report_is(script, short):
