@@ -12,22 +12,6 @@ from gptmini.attention.linear import Linear
 from gptmini.attention.rotary import Rotary, rotate
 from gptmini.user_error import UserError
 
-# nanochat uses this value. It is far below the mean square of any trained query or key.
-QK_NORM_EPS = 1e-6
-
-
-def check_heads(d_model: int, n_heads: int, n_kv_heads: int) -> None:
-    """Raise UserError unless n_heads divides d_model and n_kv_heads divides n_heads."""
-    if d_model % n_heads:
-        raise UserError(
-            f"d_model must be a multiple of n_heads, got d_model={d_model} and n_heads={n_heads}"
-        )
-    if n_heads % n_kv_heads:
-        raise UserError(
-            "n_heads must be a multiple of n_kv_heads, "
-            f"got n_heads={n_heads} and n_kv_heads={n_kv_heads}"
-        )
-
 
 class CausalMultiHeadAttention(nn.Module):
     """Multi-head attention in which each position attends to itself and to earlier positions.
@@ -48,7 +32,7 @@ class CausalMultiHeadAttention(nn.Module):
         bias: bool | Literal["qkv"] = False,
         dropout: float = 0.0,
         qk_norm: bool | Literal["gain"] = False,
-        qk_norm_eps: float = QK_NORM_EPS,
+        qk_norm_eps: float = 1e-6,  # as in nanochat
         scale: float | None = None,
     ) -> None:
         """Create the two projections.
@@ -71,7 +55,11 @@ class CausalMultiHeadAttention(nn.Module):
         if n_kv_heads is None:
             n_kv_heads = n_heads
         d_heads = d_model if d_head is None else n_heads * d_head  # width of all query heads
-        check_heads(d_heads, n_heads, n_kv_heads)
+        if d_heads % n_heads or n_heads % n_kv_heads:
+            raise UserError(
+                "n_heads must divide d_model, and n_kv_heads must divide n_heads, "
+                f"got d_model={d_model}, n_heads={n_heads} and n_kv_heads={n_kv_heads}"
+            )
 
         self.d_model = d_model
         self.n_heads = n_heads

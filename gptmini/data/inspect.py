@@ -1,7 +1,6 @@
 """Inspect a prepared folder. Count the ids that occur in the folder, and decode documents."""
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 
@@ -13,19 +12,13 @@ IDS_AT_ONCE = 2**20  # ids that are read at a time
 SHOWN = 3  # inspect_split shows this many of the first, and this many of the longest documents
 
 
-class Longest(NamedTuple):
-    """One of the longest documents of a split."""
-
-    n_tokens: int  # without the special ids around the text
-    beginning: str
-
-
 @dataclass(frozen=True, kw_only=True)
 class SplitInspection:
     """The result of inspecting a split."""
 
     n_ids_used: int  # number of different ids that occur in the split
-    longest: list[Longest]  # the longest document comes first
+    # The number of tokens, without special ids, and the beginning of each of the longest documents, longest first.
+    longest: list[tuple[int, str]]
     first: list[str]  # beginnings of the first documents
 
 
@@ -51,7 +44,7 @@ def inspect_split(
     longest = np.argsort(-lengths, kind="stable")[:SHOWN].tolist()
     return SplitInspection(
         n_ids_used=int(used.sum()),
-        longest=[Longest(int(lengths[i]), beginning(i)) for i in longest],
+        longest=[(int(lengths[i]), beginning(i)) for i in longest],
         first=[beginning(i) for i in range(min(SHOWN, len(lengths)))],
     )
 
@@ -59,10 +52,7 @@ def inspect_split(
 def _documents(
     store: TokenStore, split: str, tokenizer: Tokenizer
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the positions of the start and the end of the text of each document in a split, int64 (n,).
-
-    If the folder does not have an index, documents are separated by end-of-text.
-    """
+    """Return the positions of the start and the end of the text of each document in a split, int64 (n,) each."""
     ids = store.tokens(split)
     n_end = 0 if tokenizer.end_of_text is None else 1
     if store.has_index:

@@ -87,7 +87,6 @@ class Mixture(Corpus):
 
     @cached_property
     def _texts(self) -> list[tuple[TextCorpus, SplitDocuments]]:
-        """Pairs of a text and the documents of this text. Each document has a split."""
         texts = [part.data for part in self.parts if isinstance(part.data, TextCorpus)]
         return [(text, SplitDocuments(text, Watcher())) for text in texts]
 
@@ -152,7 +151,15 @@ class Mixture(Corpus):
                 is_new = is_new or is_prepared_now
             stores.append(store)
 
-        sources = self._described(stores, folder)
+        sources = [
+            {
+                "name": part.name,
+                "weight": part.weight,
+                "folder": os.path.relpath(store.folder, folder.parent),
+                "fingerprint": store.fingerprint,
+            }
+            for part, store in zip(self.parts, stores, strict=True)
+        ]
         if known is not None and known["sources"] == sources:
             return is_new
         counts = {
@@ -169,7 +176,6 @@ class Mixture(Corpus):
         return True
 
     def _tokenizer(self, preparation: Preparation) -> Tokenizer:
-        """Return the tokenizer of the prepared sources. If no source is prepared, build a tokenizer from all texts."""
         prepared = [part.data for part in self.parts if isinstance(part.data, TokenStore)]
         if not prepared:
             return build_from(preparation.build_tokenizer, preparation.documents)
@@ -188,17 +194,6 @@ class Mixture(Corpus):
                     "different tokenizers; to learn one tokenizer from all texts, give the texts instead of the folders"
                 )
         return prepared[0].tokenizer
-
-    def _described(self, stores: list[TokenStore], folder: Path) -> list[dict]:
-        return [
-            {
-                "name": part.name,
-                "weight": part.weight,
-                "folder": os.path.relpath(store.folder, folder.parent),
-                "fingerprint": store.fingerprint,
-            }
-            for part, store in zip(self.parts, stores, strict=True)
-        ]
 
 
 def _part(name: str, source: SourceSettings, defaults: dict[str, Any]) -> Part:

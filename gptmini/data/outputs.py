@@ -62,7 +62,6 @@ def is_prepared(folder: Path) -> bool:
 
 
 def _head(path: Path) -> bytes:
-    """Return the first HEAD bytes of a file. Return empty bytes if the path is not a regular file."""
     if not path.is_file():
         return b""
     with path.open("rb") as file:

@@ -41,8 +41,6 @@ from gptmini.tokenizer import Tokenizer, from_dict, with_chat_template
 from gptmini.user_error import UserError
 from gptmini.version import __version__
 
-LOCK_POLL = 0.2  # seconds between two checks of the lock
-
 
 def prepare(
     corpus: Corpus,
@@ -82,7 +80,6 @@ def prepare(
 
 @contextmanager
 def _locked(folder: Path, watcher: Watcher) -> Iterator[None]:
-    """Let only one process at a time prepare a folder. The other processes wait."""
     from filelock import FileLock, Timeout
 
     path = folder.with_name(f".{folder.name}.lock")
@@ -92,7 +89,7 @@ def _locked(folder: Path, watcher: Watcher) -> Iterator[None]:
             lock.acquire(timeout=0)
     except Timeout:
         watcher.on_note(f"waiting for another process that prepares {folder}")
-        lock.acquire(poll_interval=LOCK_POLL)
+        lock.acquire(poll_interval=0.2)  # seconds
     try:
         yield
     finally:
@@ -136,9 +133,8 @@ class Preparation:
         self.watcher = watcher
         root = Path(root)
         root.mkdir(parents=True, exist_ok=True)
-        builder = partial(
-            build_tokenizer
-        )  # the function of a partial of a partial is the inner function
+        # The function of a partial of a partial is the inner function.
+        builder = partial(build_tokenizer)
         self.kind = builder.func.__name__
         self.digests = Digests(root / ".digests.json")
         # The format, the source, the builder and the fingerprint, as in meta.json.
@@ -206,7 +202,6 @@ class Preparation:
         return is_new
 
     def _encoded(self) -> tuple[Tokenizer, int]:
-        """Build the tokenizer and encode every task. Return the tokenizer and the number of tasks."""
         while True:
             tokenizer = self._tokenizer()
             try:
@@ -215,7 +210,6 @@ class Preparation:
                 shutil.rmtree(self.parts)
 
     def _tokenizer(self) -> Tokenizer:
-        """Load the tokenizer of an interrupted preparation, or build and save a tokenizer."""
         path = self.parts / "tokenizer.json"
         if path.is_file():
             kept = json.loads(path.read_bytes())

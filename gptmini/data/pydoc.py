@@ -63,7 +63,6 @@ class PydocCorpus(Corpus):
         return texts
 
     def _sources(self) -> list[Path]:
-        """Return the file of the topics, followed by the modules of the standard library, sorted by name."""
         modules: list[Path] = []
         for name in sys.stdlib_module_names:
             modules += self.root.glob(f"{name}.py")

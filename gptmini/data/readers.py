@@ -235,7 +235,6 @@ class Reader:
             raise UserError(f"cannot read {file} as Parquet: {_reason(error)}") from None
 
     def _text_of(self, record: Any, where: str) -> Iterator[Piece]:
-        """Yield the text or the chat in a record as a document. Skip the record if no text or chat is found."""
         if self.template:
             try:
                 value, unused = document_of(record, self.field)
@@ -283,7 +282,6 @@ class Reader:
         yield Piece(value, ends=True, where=where if self.template else "")
 
     def _skip(self, problem: str, fix: str = "set data.on_error=skip to skip such records") -> None:
-        """Count an unreadable record. Raise UserError if on_error is "fail"."""
         if self.on_error == "fail":
             raise UserError(problem, for_training=fix)
         self.skipped.add(1, [problem])

@@ -72,7 +72,6 @@ class SplitDocuments:
             self._report("building the tokenizer", 0, None)
 
     def _as_text(self, document: Document) -> Document:
-        """Return a document as text for building a tokenizer. A chat is rendered with the built-in template."""
         if self.corpus.template is None:
             return document
         messages, _ = parse_chat(document.text)
@@ -123,7 +122,6 @@ class SplitDocuments:
             self._check_share(n_bytes["val"], sum(n_bytes.values()), n_documents)
 
     def _check_share(self, n_held_out: int, n_all: int, n_documents: int) -> None:
-        """Raise SplitsChanged if the held-out fraction of the bytes is far from val_fraction."""
         wanted = self._val_fraction
         fraction = n_held_out / max(n_all, 1)
         if abs(fraction - wanted) <= TOLERANCE * wanted and fraction < 1:

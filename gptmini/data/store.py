@@ -232,9 +232,8 @@ class TokenStore:
         return part
 
     def _files(self, split: str) -> "list[StoredFile]":
-        """Return the files of a split in this folder, or the token files of another program for this split."""
         counts = self.meta[split]
-        if not self.has_index:
+        if not self.has_index:  # a mixture, or token files of another program
             places = counts.get("files", [])
             return [StoredFile(Path(place["path"]), place["size"], None) for place in places]
 

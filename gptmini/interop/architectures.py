@@ -182,14 +182,6 @@ def _llama_style(class_name: str, **our_values: Any) -> Architecture:
     )
 
 
-_LLAMA = _llama_style("LlamaForCausalLM", bias=(False, True), attention_bias=(None, False, True))
-_MISTRAL = _llama_style("MistralForCausalLM", bias=False, attention_bias=(None, False))
-_QWEN2 = _llama_style("Qwen2ForCausalLM", bias=False, attention_bias="qkv")
-_QWEN3 = _llama_style(
-    "Qwen3ForCausalLM", bias=False, attention_bias=(None, False, True), qk_norm="gain"
-)
-
-
 def is_conv1d(name: str, n_axes: int) -> bool:
     """Return whether a weight of transformers is the matrix of a Conv1D of GPT-2, which has the shape (in, out)."""
     return name.startswith(_GPT2.block_prefix) and n_axes == 2
@@ -198,10 +190,14 @@ def is_conv1d(name: str, n_axes: int) -> bool:
 # The keys are the values that model_type may have.
 ARCHITECTURES = {
     "gpt2": _GPT2,
-    "llama": _LLAMA,
-    "mistral": _MISTRAL,
-    "qwen2": _QWEN2,
-    "qwen3": _QWEN3,
+    "llama": _llama_style(
+        "LlamaForCausalLM", bias=(False, True), attention_bias=(None, False, True)
+    ),
+    "mistral": _llama_style("MistralForCausalLM", bias=False, attention_bias=(None, False)),
+    "qwen2": _llama_style("Qwen2ForCausalLM", bias=False, attention_bias="qkv"),
+    "qwen3": _llama_style(
+        "Qwen3ForCausalLM", bias=False, attention_bias=(None, False, True), qk_norm="gain"
+    ),
     "nanochat": _NANOCHAT,
 }
 

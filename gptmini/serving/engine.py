@@ -96,14 +96,9 @@ class Engine:
         # Maps the number of a sample to its answer. Only the thread uses this dict.
         self._answers: dict[int, Answer] = {}
         self._lock = threading.Lock()
-        self._n_open = 0
+        self.n_open = 0  # number of requests and calls that are waiting or are being answered
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self._thread.start()
-
-    @property
-    def n_open(self) -> int:
-        """The number of requests and calls that are waiting or are being answered."""
-        return self._n_open
 
     def submit(
         self,
@@ -161,14 +156,12 @@ class Engine:
         self._thread.join()
 
     def _count(self, n: int) -> None:
-        """Add n to the number of open requests. Raise QueueFullError if the sum is too high."""
         with self._lock:
-            if self._n_open + n > self.max_open:
+            if self.n_open + n > self.max_open:
                 raise QueueFullError
-            self._n_open += n
+            self.n_open += n
 
     def _run(self) -> None:
-        """Run the calls in the queue and sample tokens until `close` is called."""
         while True:
             try:
                 # Wait for a call only if there is no answer to continue.
@@ -197,7 +190,6 @@ class Engine:
         self._answers[answer.sample] = answer
 
     def _draw(self) -> None:
-        """Sample one token for each answer in the batch, and deliver the pieces of text."""
         try:
             drawn = self._decoder.draw()
         except Exception as error:
@@ -220,7 +212,6 @@ class Engine:
             answer.deliver(AnswerPiece(text, offset, token, log_probability, likeliest, finish))
 
     def _fail(self, answers: Sequence[Answer], error: Exception) -> None:
-        """End answers with an error. Print the traceback of an error that is not for users."""
         if not isinstance(error, UserError):
             traceback.print_exception(error)
             error = UserError(f"the model failed: {type(error).__name__}")

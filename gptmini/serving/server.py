@@ -175,8 +175,7 @@ class Server:
             )
 
     def _check_number(self, n: int) -> int:
-        """Return the number of answers. Raises RequestError if there are none, or if they can never wait together."""
-        most = self.engine.max_open
+        most = self.engine.max_open  # more can never wait together
         if not 1 <= n <= most:
             raise RequestError(
                 f"n times the number of prompts must be 1 to {most}, got {n}", param="n"
@@ -269,18 +268,12 @@ class Server:
         ).respond(request, asked)
 
     def _chat_ids(self, messages: list[Any], names: dict[str, Any]) -> list[int]:
-        """Return the ids of a chat up to its next answer. The chat template gets the names.
-
-        Raises ChatFormatError if a message has a wrong format, and UserError if the chat template rejects the messages.
-        Raises RequestError if the chat cannot fit into the context.
-        """
         checked = checked_messages(messages)
         encoder = self.tokenizer.chat_encoder.with_names(names)
         self._check_length(encoder.prompt_text(checked), "messages")
         return encoder.prompt(checked)
 
     def _text_ids(self, text: str, add_special_tokens: bool = True) -> list[int]:
-        """Return the ids of a text. Raises RequestError if the text cannot fit into the context."""
         self._check_length(text, "prompt")
         if not add_special_tokens:
             return self.tokenizer.chat_encoder.ids_with_special_tokens(text)
@@ -296,16 +289,12 @@ class Server:
         ]
 
     def _check_length(self, text: str, param: str) -> None:
-        """Raise RequestError if a text cannot fit into the context. This takes less time than encoding the text."""
+        # This takes less time than encoding a long text.
         if len(text) > self.most_characters:
             n_tokens = math.ceil(len(text) / self.longest_token)
             raise context_exceeded(self.context, param, f"at least {n_tokens}")
 
     def _check_ids(self, ids: list[int], param: str) -> list[int]:
-        """Return the ids of a prompt.
-
-        Raises RequestError if there are no ids or too many ids, or if an id is not in the vocabulary.
-        """
         n_vocab = self.tokenizer.n_vocab
         if not ids:
             raise RequestError("a prompt must have at least one token", param=param)
@@ -337,13 +326,12 @@ class Server:
         prompts: list[list[int]],
         n_likeliest: int | None,
     ) -> list[Request]:
-        """Return the requests for the engine. The list is empty if the prompts are only echoed."""
         is_chat = isinstance(asked, ChatRequest)
         if asked.stream_options and not asked.stream:
             raise RequestError("stream_options requires stream: true", param="stream_options")
         if asked.max_tokens == 0:
             if not is_chat and asked.echo:
-                return []
+                return []  # the prompts are only echoed
             raise RequestError("max_tokens: 0 requires echo: true", param="max_tokens")
 
         n_tokens = self.settings.max_tokens
