@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from gptmini.hardware import Hardware
     from gptmini.model import ModelSettings
     from gptmini.sweep import SweepSettings
-    from gptmini.training import TrainerSettings
     from gptmini.training.trainer import Callback
+    from gptmini.training.trainer_settings import TrainerSettings
 
 
 def root_settings(config: "DictConfig", kind: type[RootSettings] = RootSettings) -> RootSettings:
@@ -207,7 +207,7 @@ def check_model(
     model: "ModelSettings", callbacks: "Sequence[Callback]", frozen: Sequence[str]
 ) -> None:
     """Raise UserError if the pictures do not fit the model, or if a prefix in `frozen` does not match any weight."""
-    from gptmini.training import Pictures
+    from gptmini.training.callbacks.pictures import Pictures
 
     for callback in callbacks:
         if isinstance(callback, Pictures):
@@ -222,7 +222,7 @@ def check_model(
 
 
 def _callbacks(parts: "DictConfig") -> "list[Callback]":
-    from gptmini.training import Samples
+    from gptmini.training.callbacks.samples import Samples
     from gptmini.training.trainer import check_callback
 
     callbacks = []

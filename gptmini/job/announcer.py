@@ -30,10 +30,12 @@ if TYPE_CHECKING:  # importing Lightning takes seconds
     from gptmini.data import TokenStore
     from gptmini.model import GPT, GPTConfig
     from gptmini.runs import Run
-    from gptmini.training import ConsoleLogger, GPTModule, TrainerSettings
     from gptmini.training.callbacks.checkpoints import Best
+    from gptmini.training.loggers.console import ConsoleLogger
+    from gptmini.training.module import GPTModule
     from gptmini.training.stopping import StopReason
     from gptmini.training.trainer import Logger, Trainer
+    from gptmini.training.trainer_settings import TrainerSettings
 
 # Up to 4 passes over the same text are worth nearly as much as new text: Muennighoff et al. 2023, "Scaling
 # Data-Constrained Language Models", abstract.
@@ -53,7 +55,7 @@ class Announcer:
     def __init__(
         self, console: "ConsoleLogger", typed: "Typed", loggers: "Sequence[Logger]"
     ) -> None:
-        from gptmini.training import EventLogger
+        from gptmini.training.loggers.tensorboard import EventLogger
 
         self.console = console  # prints each line and writes it to train.log
         self.typed = typed  # the overrides of this command
@@ -371,8 +373,9 @@ def open_announcer(
     """Return the announcer of a run that has started. It prints to the console and to the run's train.log."""
     from rich.console import Console
 
-    from gptmini.training import EventLogger, MetricsLogger
     from gptmini.training.loggers.console import ConsoleLogger
+    from gptmini.training.loggers.logger import MetricsLogger
+    from gptmini.training.loggers.tensorboard import EventLogger
 
     console_logger = ConsoleLogger(
         console,
@@ -413,7 +416,7 @@ def print_end(
     seconds: float,
 ) -> None:
     """Print how a run ended, and requeue its Slurm job if trainer.requeue is set."""
-    from gptmini.training import Samples
+    from gptmini.training.callbacks.samples import Samples
 
     if reason.stopped_by is not None:
         announcer.print_stop(reason, trainer.global_step, run)

@@ -16,7 +16,7 @@ from gptmini.user_error import UserError
 
 if TYPE_CHECKING:
     from gptmini.hardware import Hardware
-    from gptmini.training import GPTModule
+    from gptmini.training.module import GPTModule
 
 SECONDS = 3.0  # how long to measure steps
 # A float32 weight, its gradient, and one moment, as of Muon. AdamW stores two moments. Frozen weights have neither.

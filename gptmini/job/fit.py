@@ -10,8 +10,9 @@ from gptmini.training.settings import Settings
 
 if TYPE_CHECKING:
     from gptmini.runs import Run
-    from gptmini.training import GPTModule, TokenDataModule
+    from gptmini.training.datamodule import TokenDataModule
     from gptmini.training.devices.ranks import Ranks
+    from gptmini.training.module import GPTModule
     from gptmini.training.stopping import StopReason
     from gptmini.training.trainer import Logger, Trainer
 
@@ -32,8 +33,9 @@ def fit(
     `began`, in seconds of time.monotonic. Return the trainer, and the reason why training stopped.
     """
     from gptmini.runs import write_status
-    from gptmini.training import ConsoleLogger, Stopping, build_trainer
-    from gptmini.training.loggers.console import StepProgress
+    from gptmini.training.loggers.console import ConsoleLogger, StepProgress
+    from gptmini.training.stopping import Stopping
+    from gptmini.training.trainer import build_trainer
 
     consoles = [logger for logger in loggers if isinstance(logger, ConsoleLogger)]
     seconds_left = settings.trainer.max_seconds

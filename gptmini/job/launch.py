@@ -13,7 +13,7 @@ from gptmini.user_error import UserError
 
 if TYPE_CHECKING:
     from gptmini.configuration.overrides import Typed
-    from gptmini.training import TrainerSettings
+    from gptmini.training.trainer_settings import TrainerSettings
 
 
 class RanksFailed(UserError):

@@ -9,7 +9,7 @@ from gptmini.user_error import UserError
 
 if TYPE_CHECKING:
     from gptmini.runs import Run
-    from gptmini.training import GPTModule
+    from gptmini.training.module import GPTModule
     from gptmini.training.settings import Settings
     from gptmini.training.trainer import Logger
 
@@ -22,7 +22,7 @@ def build_loggers(settings: "Settings", run: "Run") -> "list[Logger]":
 
     Raises UserError if a logger cannot be built or is not a Lightning logger.
     """
-    from gptmini.training import MetricsLogger
+    from gptmini.training.loggers.logger import MetricsLogger
     from gptmini.training.trainer import Logger
 
     offered = {
@@ -62,8 +62,8 @@ def log_setup(
     TensorBoard also gets the earlier points of a resumed run, and a table that compares runs by their overrides.
     """
     from gptmini.report.tables import comparison, config_table, data_card, model_table
-    from gptmini.training import EventLogger
     from gptmini.training.loggers.logger import RunLogger
+    from gptmini.training.loggers.tensorboard import EventLogger
 
     plain = settings.stored
     tables = {

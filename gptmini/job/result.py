@@ -15,8 +15,8 @@ from gptmini.training.settings import Settings
 
 if TYPE_CHECKING:
     from gptmini.runs import Run, RunStatus
-    from gptmini.training import GPTModule
     from gptmini.training.callbacks.checkpoints import Best
+    from gptmini.training.module import GPTModule
     from gptmini.training.stopping import StopReason
     from gptmini.training.trainer import Trainer
 
@@ -100,7 +100,7 @@ def recording_failure(run: "Run", module: "GPTModule", *, began: float) -> Itera
 
 def checkpoints_of(settings: Settings) -> Any:
     """Return the callback that writes the run's checkpoints, or None if it is off."""
-    from gptmini.training import RunCheckpoints
+    from gptmini.training.callbacks.checkpoints import RunCheckpoints
 
     found = (part for part in settings.callbacks if isinstance(part, RunCheckpoints))
     return next(found, None)

@@ -114,7 +114,7 @@ def check_and_prepare(space: Space, config_dir: str | None) -> tuple[Settings, s
     vocabulary, so no text is prepared, and the digest is empty.
     """
     from gptmini.data import Watcher
-    from gptmini.training import Scalars
+    from gptmini.training.callbacks.scalars import Scalars
 
     parts = []
     for overrides in space.examples():

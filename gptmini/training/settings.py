@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from gptmini.data import Corpus
     from gptmini.hardware import Hardware
     from gptmini.model import ModelSettings
-    from gptmini.training import TrainerSettings
     from gptmini.training.trainer import Callback
+    from gptmini.training.trainer_settings import TrainerSettings
 
 
 def _not_latest(name: str) -> str:

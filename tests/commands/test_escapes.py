@@ -14,7 +14,7 @@ from gptmini.commands.sample_output import show_jsonl
 from gptmini.generation import TextPiece
 from gptmini.job import printing, result
 from gptmini.job.progress import show_progress
-from gptmini.training import ConsoleLogger
+from gptmini.training.loggers.console import ConsoleLogger
 
 HOSTILE = "a\x1b]52;c;aGk=\x07b\x9b31mc\u202ed"
 SHOWN = r"a\x1b]52;c;aGk=\x07b\x9b31mc\u202ed"

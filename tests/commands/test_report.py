@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from gptmini.report.tags import LAYOUT
-from gptmini.training import MetricsLogger
+from gptmini.training.loggers.logger import MetricsLogger
 
 
 class Page(HTMLParser):

@@ -11,10 +11,10 @@ from pydantic import ValidationError
 from gptmini.hardware import choose_hardware
 from gptmini.key_table import keys_with
 from gptmini.model import ModelSettings, new_gpt, preset
-from gptmini.training import TrainerSettings
 from gptmini.training.budget import ladder, law, timing
 from gptmini.training.budget.ladder import WIDTHS
 from gptmini.training.budget.law import Text
+from gptmini.training.trainer_settings import TrainerSettings
 from training.runs import SETTINGS
 
 TRAINER = TrainerSettings(**SETTINGS | {"max_steps": 500, "global_batch_size": 16})

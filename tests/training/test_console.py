@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from gptmini.printable import wrapped
-from gptmini.training import Scalars
+from gptmini.training.callbacks.scalars import Scalars
 from gptmini.training.loggers.console import (
     BrokenPipeConsole,
     ConsoleLogger,

@@ -6,7 +6,7 @@ import pytest
 import torch
 from lightning.pytorch.trainer.states import TrainerFn
 
-from gptmini.training import EarlyStopping
+from gptmini.training.callbacks.early_stopping import EarlyStopping
 
 
 def validate(callback, losses, first_step=0, not_due=None):

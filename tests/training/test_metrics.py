@@ -17,7 +17,9 @@ from full_disk import files_of_at_most
 from gptmini.report.tables import csv_of
 from gptmini.runs import curves_of, read_lines
 from gptmini.runs.metrics import dropping_later_lines
-from gptmini.training import EventLogger, MetricsLogger, Scalars
+from gptmini.training.callbacks.scalars import Scalars
+from gptmini.training.loggers.logger import MetricsLogger
+from gptmini.training.loggers.tensorboard import EventLogger
 from gptmini.user_error import UserError
 
 PNG = bytes.fromhex(  # of one white pixel

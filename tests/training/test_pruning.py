@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from gptmini.runs import RunStatus, write_status
-from gptmini.training import Pruning
+from gptmini.training.callbacks.pruning import Pruning
 
 # Bits per byte of other runs at steps 5 and 10, and the states of these runs.
 OTHERS = [

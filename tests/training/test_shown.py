@@ -8,7 +8,8 @@ import pytest
 import torch
 from lightning import Callback
 
-from gptmini.training import Samples, Scalars
+from gptmini.training.callbacks.samples import Samples
+from gptmini.training.callbacks.scalars import Scalars
 from training.watchers import Figures, Seen
 
 SAMPLING = {
