@@ -202,6 +202,25 @@ def test_a_document_in_parts_that_is_cut_for_validation_begins_once_in_both_spli
         assert (ids[0], ids[-1], ids.count(0), ids.count(1)) == (0, 1, 1, 1)
 
 
+def test_a_chat_has_no_second_beginning(folders, tmp_path):
+    """The template writes <b> before each message."""
+    folder = folders["has a template"]
+    coder = coder_of(folder)
+    chats = [[{"role": "user", "content": text}] for text in TEXTS]
+    lines = [json.dumps({"messages": chat}) for chat in chats]
+    (tmp_path / "chats.jsonl").write_text("\n".join(lines))
+    tokenizer = read(folder)
+    corpus = TextCorpus([tmp_path / "chats.jsonl"], 0.5, template="chat")
+    store, _ = prepare(corpus, builder_of(tokenizer), tmp_path / "data")
+
+    expected = {tuple(coder.apply_chat_template(chat)["input_ids"]) for chat in chats}
+    found = []
+    for split in ("train", "val"):
+        assert all((*ids[:-1],) in expected for ids in in_documents(store, split))
+        found += PreparedText(store.folder, split, None).documents(tokenizer)[0]
+    assert {(2, *ids.tolist()) for ids in found} == expected
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_fingerprints_change_only_with_the_beginning_of_a_text(folders, kind):
     """The digest equals that of earlier versions, which had bos_token only with a template."""
