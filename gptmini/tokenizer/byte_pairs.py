@@ -9,7 +9,7 @@ import numpy as np
 import tiktoken
 
 from gptmini.tokenizer.pieces import MARK, MARKED_PATTERN, SEPARATOR, SPLIT_PATTERN, insert_marks
-from gptmini.tokenizer.plain_chat import checked_template
+from gptmini.tokenizer.plain_chat import checked_template, plain_encoder
 from gptmini.tokenizer.tokenizer import END_OF_TEXT, REPLACEMENT, Document, Tokenizer
 from gptmini.user_error import UserError
 
@@ -28,6 +28,7 @@ class BytePairTokenizer(Tokenizer):
     """
 
     kind = "byte_pair"
+    chat_encoder = cached_property(plain_encoder)
 
     def __init__(
         self, pattern: str, ranks: list[bytes], *, chat_template: str | None = None

@@ -2,10 +2,11 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from functools import cached_property
 
 import numpy as np
 
-from gptmini.tokenizer.plain_chat import checked_template
+from gptmini.tokenizer.plain_chat import checked_template, plain_encoder
 from gptmini.tokenizer.tokenizer import END_OF_TEXT, REPLACEMENT, Document, Tokenizer
 from gptmini.user_error import UserError
 
@@ -17,6 +18,7 @@ class CharTokenizer(Tokenizer):
     """
 
     kind = "char"
+    chat_encoder = cached_property(plain_encoder)
 
     def __init__(
         self, characters: str, *, end_of_text: bool, chat_template: str | None = None

@@ -1,7 +1,6 @@
 """The interface of a tokenizer, and the documents that the builder of a tokenizer reads."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
@@ -24,7 +23,7 @@ class Document(NamedTuple):
 
 
 class Tokenizer(Protocol):
-    """The interface of a tokenizer, which converts text to ids and ids to text."""
+    """A tokenizer, which converts text to ids and ids to text. The defaults are those of a tokenizer without BOS."""
 
     kind: str  # the name of the class, with which from_dict rebuilds the tokenizer
     n_vocab: int  # number of ids, including end-of-text
@@ -42,12 +41,10 @@ class Tokenizer(Protocol):
         """Other ids at which a sample ends too, such as the id that closes an answer in the chat template."""
         return ()
 
-    @cached_property
+    @property
     def chat_encoder(self) -> "ChatEncoder":
         """The encoder for chats. Raises UserError if the chat template is missing or invalid."""
-        from gptmini.tokenizer.plain_chat import plain_encoder
-
-        return plain_encoder(self)
+        ...
 
     def with_template(self, template: str) -> "Tokenizer":
         """Return a copy of this tokenizer that uses the given chat template."""
