@@ -131,10 +131,9 @@ class KVCache:
 
         # All layers share one tensor, so that one operation slices the views of every layer. The positions of a head
         # are contiguous, because each decoding step reads all of them.
+        # (N, B, 2 G, capacity, D)
         shape = (n_layers, slots.batch_size, 2 * n_kv_heads, slots.capacity, d_head)
-        self.buffer = torch.zeros(
-            shape, device=slots.device, dtype=dtype
-        )  # (N, B, 2 G, capacity, D)
+        self.buffer = torch.zeros(shape, device=slots.device, dtype=dtype)
         self.layers = self._layers_in(self.buffer, slots)
 
     @staticmethod

@@ -16,6 +16,7 @@ from gptmini.generation.rules import Rules, choose
 from gptmini.model import GPT
 from gptmini.model.gpt_cache import GPTCache
 from gptmini.model.step import DecodingStep
+from gptmini.tokenizer.chat_marks import common_prefix_length
 
 NOT_FINITE = -1  # instead of a token
 UNIFORMS_AT_ONCE = 64  # random numbers per call; one call per number would take as long as a layer of a small model
@@ -215,7 +216,6 @@ class Decoder:
         self._span = slice(0, 0)
 
     def _take(self, row: int, sample: Sample, column: list[float]) -> Drawn:
-        """Add a drawn token to its sample. column is a column of the result of _draw."""
         if not math.isfinite(column[1]):
             # The row must hold no NaN, because even a masked NaN would change the next sample of this row.
             for tensor in self.cache.tensors:
@@ -226,10 +226,8 @@ class Decoder:
         token = int(column[0])
         sample.ids.append(token)
 
-        log_probability = None
         rest = column[2:]
-        if sample.log_probabilities:
-            log_probability = rest[0]
+        log_probability = rest[0] if sample.log_probabilities else None
         n_pairs = sample.n_likeliest
         likeliest = []
         if n_pairs:
@@ -254,10 +252,7 @@ class Decoder:
         )
 
     def _refill(self) -> list[tuple[int, Sample]]:
-        """Give free rows to waiting samples. Encode the newest half of the tokens of each full row a second time.
-
-        Returns the active rows with their samples.
-        """
+        """Give free rows to waiting samples. Encode the newest half of the tokens of each full row a second time."""
         capacity = self.cache.slots.capacity
         windows = {}  # ids to encode, by row
         for row, sample in enumerate(self.rows):
@@ -295,16 +290,13 @@ class Decoder:
             self.encoded[free[0]] = []
             return free[0]
 
-        n_same = {row: _n_common(self.encoded[row], window[:-1]) for row in free}
+        n_same = {row: common_prefix_length(self.encoded[row], window[:-1]) for row in free}
         row = max(free, key=lambda row: (n_same[row], -self._released[row]))
         del self.encoded[row][n_same[row] :]
         return row
 
     def _encode(self, windows: dict[int, list[int]]) -> None:
-        """Encode windows into their rows of the cache.
-
-        The newest token of each window and the ids that the row already holds are left out.
-        """
+        # The newest token of each window and the ids that the row already holds are left out.
         new = {row: window for row, window in windows.items() if not self.encoded[row]}
         if new:
             _encode(self.model, self.cache, new)
@@ -320,10 +312,7 @@ class Decoder:
             self.lengths[row] = len(known)
 
     def _set_span(self, start: int, stop: int, *, is_changed: bool) -> None:
-        """Advance the rows from start to stop from now on.
-
-        is_changed: whether the length of any of these rows changed.
-        """
+        # is_changed: whether the length of any of these rows changed
         if self.is_compiled:
             start, stop = 0, len(self.rows)
 
@@ -347,13 +336,7 @@ class Decoder:
             self._slots.set_lengths(self.lengths[span])
 
     def _score_by_forward(self, tokens: Tensor) -> Tensor:
-        """Return the logits (B, V) after tokens, int64 (B,). The forward method of the model computes the logits."""
         return self.model(tokens.unsqueeze(1), self.cache)[:, -1]
-
-
-def _n_common(first: Sequence[int], second: Sequence[int]) -> int:
-    pairs = zip(first, second, strict=False)
-    return next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(first), len(second)))
 
 
 def _encode(model: GPT, cache: GPTCache, windows: dict[int, list[int]]) -> None:

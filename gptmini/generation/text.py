@@ -348,10 +348,6 @@ def checked_rules(function: Callable[..., Any], /, **rules: Any) -> Rules:
 def _encode_prompts(
     tokenizer: Tokenizer, texts: Sequence[str | Sequence[int]]
 ) -> list[Sequence[int]]:
-    """Return the ids of each prompt, which is a text or a list of ids.
-
-    If there are several prompts, the message of an error contains the number of the prompt.
-    """
     encoded: list[Sequence[int]] = []
     for number, text in enumerate(texts, start=1):
         try:

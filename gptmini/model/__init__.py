@@ -10,7 +10,6 @@ if TYPE_CHECKING:
     from gptmini.model.config import GPTConfig as GPTConfig
     from gptmini.model.config import ModelSettings as ModelSettings
     from gptmini.model.gpt import GPT as GPT
-    from gptmini.model.gpt import check_seed as check_seed
     from gptmini.model.gpt import new_gpt as new_gpt
     from gptmini.model.loss import next_token_loss as next_token_loss
     from gptmini.model.loss import training_loss as training_loss
@@ -20,7 +19,6 @@ _HOMES = {
     "GPT": "gptmini.model.gpt",
     "GPTConfig": "gptmini.model.config",
     "ModelSettings": "gptmini.model.config",
-    "check_seed": "gptmini.model.gpt",
     "new_gpt": "gptmini.model.gpt",
     "next_token_loss": "gptmini.model.loss",
     "preset": "gptmini.model.presets",

@@ -71,7 +71,6 @@ def _expand_range(prefix: str) -> Iterator[str]:
 
 
 def _hint(prefix: str, model: GPT) -> str:
-    """Return the end of an error message: a name similar to the unknown prefix, or a list of the top-level names."""
     known = [f"blocks.0-{model.config.n_layers - 1}"]
     for name, module in model.named_modules():
         has_weights = next(module.parameters(), None) is not None

@@ -96,7 +96,6 @@ class ModelSettings:
 
     @model_validator(mode="after")
     def _check_together(self) -> Self:
-        """Raise ValueError if two values contradict each other, or if the rotary table would be too large."""
         widths = f"d_model={self.d_model} and n_heads={self.n_heads}"
         if self.d_head is None and self.d_model % self.n_heads:
             raise ValueError(f"d_model must be a multiple of n_heads, got {widths}")

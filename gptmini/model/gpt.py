@@ -217,7 +217,6 @@ class GPT(nn.Module):
         return 6 * (blocks + unembedding) + attention
 
     def _initialise(self) -> None:
-        """Initialise the weights as config.init says. Biases start at 0, and gains start at 1."""
         gpt2 = self.config.init == "gpt2"
         for module in self.modules():
             if isinstance(module, nn.Linear):
@@ -252,11 +251,6 @@ def new_gpt(config: GPTConfig, seed: Seed) -> GPT:
         # Seed only the CPU's generator: torch.manual_seed would also seed every GPU.
         torch.default_generator.manual_seed(seed)
         return GPT(config)
-
-
-@validate_call(config=STRICT)
-def check_seed(seed: Seed) -> None:
-    """Raise pydantic.ValidationError unless seed is an integer from 0 to 2^63 - 1."""
 
 
 def meta_gpt(config: GPTConfig) -> GPT:

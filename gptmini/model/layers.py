@@ -55,7 +55,6 @@ ACTIVATION: dict[str, Callable[[Tensor], Tensor]] = {
     # Shazeer 2020, "GLU variants improve transformer": MLP multiplies silu(gate(x)) by input(x).
     "swiglu": F.silu,
 }
-GATED = ("swiglu",)
 
 
 class MLP(nn.Module):
@@ -64,7 +63,7 @@ class MLP(nn.Module):
     def __init__(self, d_model: int, d_ff: int, *, activation: str, bias: bool) -> None:
         """Create the projections from C to F and from F to C. activation is a key of ACTIVATION."""
         super().__init__()
-        self.gate = Linear(d_model, d_ff, bias=bias) if activation in GATED else None
+        self.gate = Linear(d_model, d_ff, bias=bias) if activation == "swiglu" else None
         self.input = Linear(d_model, d_ff, bias=bias)
         self.output = Linear(d_ff, d_model, bias=bias)
         self.activation = ACTIVATION[activation]

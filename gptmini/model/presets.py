@@ -28,7 +28,6 @@ def preset(name: str, *, vocab_size: int, **changes: Any) -> GPTConfig:
 
 
 def _settings_of(name: str) -> dict[str, Any]:
-    """Return the settings of a file in configs/model/, merged with the files in its defaults list."""
     own = yaml.safe_load((FOLDER / f"{name}.yaml").read_text(encoding="utf-8"))
     defaults = own.pop("defaults", ["_self_"])
     own.pop("_target_", None)

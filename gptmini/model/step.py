@@ -40,9 +40,8 @@ class DecodingStep:
     def __init__(self, model: GPT, cache: GPTCache) -> None:
         """Collect the current weights of a model in eval mode and the buffers of the cache."""
         self.cache = cache
-        self.buffer = (
-            cache.attention.buffer
-        )  # (N, B, 2 G, capacity, D), keys and values of all layers
+        # The keys and values of all layers, (N, B, 2 G, capacity, D).
+        self.buffer = cache.attention.buffer
         self.config = model.config
         self.n_kv_heads = model.config.n_kv_heads or model.config.n_heads
         self.qk_norm_eps = model.blocks[0].attention.qk_norm_eps
@@ -76,7 +75,9 @@ class DecodingStep:
         """
         slots = self.cache.slots
         slots.reserve(1)
-        position = self._position()
+        # An int if all rows have the same length, otherwise int64 (B,).
+        positions = slots.positions
+        position = positions.start if isinstance(positions, slice) else positions.squeeze(1)
 
         x = self.smear(torch.embedding(self.embedding, tokens))  # (B, C)
         cos = sin = None
@@ -134,13 +135,6 @@ class DecodingStep:
         cap = float(self.config.logit_softcap)
         return cap * torch.tanh(logits / cap)
 
-    def _position(self) -> int | Tensor:
-        """Return the position of the new token. It is an int if all rows have the same length, otherwise int64 (B,)."""
-        positions = self.cache.slots.positions
-        if isinstance(positions, slice):
-            return positions.start
-        return positions.squeeze(1)  # (B,)
-
     def _bind_attention(self, module: CausalMultiHeadAttention, norm: nn.Module) -> BoundAttention:
         qkv, result = self._bind_linear(module.qkv)
         n_heads = module.n_heads + 2 * module.n_kv_heads
@@ -175,10 +169,7 @@ class DecodingStep:
     def _bind_linear(
         self, module: nn.Linear | PackedLinear | nn.Embedding
     ) -> tuple[Function, Tensor]:
-        """Return a function that computes x W^T + b, (B, out), and the buffer to which the function writes each result.
-
-        If embeddings are tied, the module of the unembedding is the embedding.
-        """
+        """Return a function that computes x W^T + b, (B, out), and the buffer to which it writes each result."""
         n_rows = self.cache.slots.batch_size
         if isinstance(module, PackedLinear):
             output = self.embedding.new_empty(n_rows, module.out_features)  # (B, out)
@@ -234,7 +225,6 @@ def _bind_norm(module: nn.Module) -> Function:
 
 
 def _bind_smear(module: Smear | None, history: SmearHistory | None) -> Function:
-    """Return a function that computes the smear of one position (B, C)."""
     if module is None:
         return lambda x: x
 

@@ -119,7 +119,6 @@ class MuonAdamW(torch.optim.Optimizer):
         return loss
 
     def _create_missing_state(self, group: dict, trained: list[Tensor]) -> None:
-        """Create an optimizer state of zeros and a step count of 0 for each parameter that has no state yet."""
         for parameter in trained:
             if parameter in self.state:
                 continue
@@ -175,10 +174,7 @@ class MuonAdamW(torch.optim.Optimizer):
                 _change_matrix(update, direction, group, applied)
 
     def _orthogonalize(self, directions: Tensor, batch: _Batch, ns_steps: int) -> Tensor:
-        """Orthogonalize a batch of directions, (n, rows, columns). Each device orthogonalizes its own directions.
-
-        GPUs that support bfloat16 compute and exchange the directions in bfloat16.
-        """
+        # GPUs that support bfloat16 compute and exchange the directions, (n, rows, columns), in bfloat16.
         dtype = directions.dtype
         if directions.is_cuda and torch.cuda.is_bf16_supported(including_emulation=False):
             directions = directions.bfloat16()
@@ -198,10 +194,7 @@ class MuonAdamW(torch.optim.Optimizer):
         return directions.to(dtype)
 
     def _updates(self, trained: list[Tensor], momentum: Tensor, applied: Tensor) -> list[_Update]:
-        """Update the momentum of each matrix. Return each matrix with its direction.
-
-        The direction is the Nesterov momentum of the matrix.
-        """
+        """Update the momentum of each matrix. Return each matrix with its direction, the Nesterov momentum."""
         dtype = trained[0].dtype
         weight_of_gradient = (1 - momentum).to(dtype)
         weight_of_momentum = momentum.to(dtype)
@@ -252,7 +245,6 @@ def momentum_at(count: Tensor, first: float, last: float, warmup_steps: int) -> 
 
 
 def _local(tensor: Tensor) -> Tensor:
-    """Return the shard of a tensor that is on this device. Return the tensor itself if it is not sharded."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 

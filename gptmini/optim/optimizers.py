@@ -57,24 +57,16 @@ class AdamWSettings:
             matrices = [parameter for parameter in parameters if parameter.ndim >= 2]
             vectors = [parameter for parameter in parameters if parameter.ndim < 2]
 
-            groups.append(
-                {
-                    "name": kind,
-                    "params": matrices,
-                    "weight_decay": self.weight_decay,
-                    "peak_lr": peak_lr,
-                }
-            )
-            groups.append(
-                {
-                    "name": kind,
-                    "params": vectors,
-                    "weight_decay": 0.0,
-                    "peak_lr": peak_lr,
-                }
-            )
-
-        groups = [group for group in groups if group["params"]]
+            for params, weight_decay in ((matrices, self.weight_decay), (vectors, 0.0)):
+                if params:
+                    groups.append(
+                        {
+                            "name": kind,
+                            "params": params,
+                            "weight_decay": weight_decay,
+                            "peak_lr": peak_lr,
+                        }
+                    )
         beta1, beta2 = self.betas
         return torch.optim.AdamW(
             groups,

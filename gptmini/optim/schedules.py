@@ -14,14 +14,11 @@ from gptmini.settings import STRICT, Fraction
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class _WarmedUp:
-    """The base class of all schedules. It contains the warm-up and the final value."""
-
     # The multiple rises linearly over this number of steps. It is 1 at the next step.
     warmup_steps: NonNegativeInt
     final_fraction: Fraction  # multiple at the last step of the run, and at any later step
 
     def _warmup(self, step: int) -> float:
-        """Return the warm-up factor. The factor rises linearly until it is 1 at step warmup_steps."""
         return min(1.0, (step + 1) / (self.warmup_steps + 1))
 
 
@@ -72,6 +69,5 @@ class TrapezoidSchedule(_WarmedUp):
 
 
 def _progress(step: int, max_steps: int, start: int) -> float:
-    """Return the fraction of the decay that is done. It is 0 until step start, and 1 from the last step of the run."""
     fraction = (step - start) / max(1, max_steps - 1 - start)
-    return min(1.0, max(0.0, fraction))
+    return min(1.0, max(0.0, fraction))  # 0 until step start, and 1 from the last step of the run

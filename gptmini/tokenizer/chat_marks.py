@@ -36,8 +36,8 @@ def split_at(text: str, spans: Sequence[Span]) -> Iterator[tuple[Span, bool]]:
             yield (start, end), number % 2 == 1
 
 
-def common_prefix_length(one: str, other: str) -> int:
-    """Return the length of the common prefix of two texts."""
+def common_prefix_length(one: Sequence[Any], other: Sequence[Any]) -> int:
+    """Return the length of the common prefix of two texts or lists."""
     pairs = enumerate(zip(one, other, strict=False))
     return next((i for i, (a, b) in pairs if a != b), min(len(one), len(other)))
 

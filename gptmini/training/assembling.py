@@ -9,7 +9,7 @@ from lightning import Callback
 from gptmini.checkpoint.training_state import TrainingState
 from gptmini.data.store import TokenStore
 from gptmini.loading import initial_model
-from gptmini.model import GPT, GPTConfig, check_seed, new_gpt
+from gptmini.model import GPT, GPTConfig, new_gpt
 from gptmini.model.adapting import adapt, freeze
 from gptmini.tokenizer import identity_of
 from gptmini.training.callbacks.samples import Samples
@@ -56,7 +56,6 @@ def _model_of(
     if state is not None:
         _check_state(state, store, config, settings.trainer)
         return state.model, state.origin
-    check_seed(settings.root.seed)
     if settings.root.init_from is None:
         return new_gpt(config, settings.root.seed), None
     initial, origin = initial_model(settings.root.init_from)
