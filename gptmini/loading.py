@@ -206,7 +206,7 @@ def open_model(path: Path) -> "TrainedModel":
     from gptmini.checkpoint.file import read_checkpoint
     from gptmini.data import find_prepared
     from gptmini.evaluation.measured import TrainedModel
-    from gptmini.runs import find_checkpoint, named_run
+    from gptmini.runs import named_run
 
     if is_exported(path):
         model, tokenizer = load(path)

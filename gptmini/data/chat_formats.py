@@ -221,7 +221,6 @@ def _message(message: Any, number: int) -> dict[str, Any]:
 
 
 def _content(content: Any, number: int, others: dict[str, Any]) -> str:
-    """Return the text of a message. The content is a string or a list of parts with text."""
     if content is None and ("tool_calls" in others or "function_call" in others):
         return ""
     parts = content if isinstance(content, list) else [{"type": "text", "text": content}]

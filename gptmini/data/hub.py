@@ -135,10 +135,7 @@ def _downloaded(
     *,
     may_download: bool,
 ) -> Chosen:
-    """Choose files of a dataset. Download these files into root unless all of them exist.
-
-    The list of all files of the dataset and the commit are stored next to the files, so that later runs work offline.
-    """
+    # The list of all files of the dataset and the commit are stored next to the files, so that later runs work offline.
     path_of_list = root / LIST
     known: dict[str, Any] = {}
     if path_of_list.is_file():
@@ -172,10 +169,6 @@ def _downloaded(
 
 
 def _list_files(api: "HfApi", dataset: str, revision: str | None) -> dict[str, Any]:
-    """Return the commit and the Parquet files of a dataset.
-
-    If the dataset has no Parquet files and revision is None, use the branch of converted files.
-    """
     for branch in [None, CONVERTED] if revision is None else [revision]:
         info = api.dataset_info(dataset, revision=branch)
         names = [sibling.rfilename for sibling in info.siblings or []]

@@ -143,9 +143,8 @@ def _name_of_path(path: str) -> str:
     if path == STANDARD_INPUT:
         return "stdin"
     is_there = exists(str(Path(path).expanduser()))
-    start = (
-        path if is_there else re.split(r"[*?[]", path, maxsplit=1)[0]
-    )  # before the first star of a glob
+    # The name of a glob is the name before its first star.
+    start = path if is_there else re.split(r"[*?[]", path, maxsplit=1)[0]
     given = Path(start).expanduser()
     if is_there and given.name in ("", ".."):  # such as . or ..
         given = given.resolve()

@@ -48,10 +48,6 @@ class TokenFile(NamedTuple):
     tokens: int  # number of ids
     dtype: np.dtype
 
-    def ids(self) -> np.ndarray:
-        """Return the ids as an array with the shape (tokens,). The array is read-only and memory-mapped."""
-        return np.memmap(self.path, self.dtype, mode="r", offset=self.skip, shape=(self.tokens,))
-
     def parted(self, n: int) -> "tuple[TokenFile, TokenFile]":
         """Split the range into its first n ids and the remaining ids."""
         after = self.skip + n * self.dtype.itemsize
@@ -171,7 +167,7 @@ def counts_of(files: Sequence[TokenFile], tokenizer: Tokenizer, watcher: Watcher
     largest_id = 0
 
     for file in files:
-        ids = file.ids()
+        ids = np.memmap(file.path, file.dtype, mode="r", offset=file.skip, shape=(file.tokens,))
         for first in range(0, len(ids), IDS_AT_ONCE):
             block = ids[first : first + IDS_AT_ONCE]
             largest_id = max(largest_id, int(block.max()))

@@ -77,9 +77,7 @@ class PreparedText:
 
 
 class _EvaluatedCorpus(TextCorpus):
-    """A corpus that names the option --text of gptmini evaluate in its errors."""
-
-    path_key = "--text"
+    path_key = "--text"  # errors name this option of gptmini evaluate
 
 
 class TextFiles:

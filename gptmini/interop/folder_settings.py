@@ -29,8 +29,6 @@ Published = Mapping[str, dict[str, Any]]  # maps the name of a file to the setti
 
 
 class _Header(TypedDict):
-    """The part of a checkpoint's header that stores the settings of a folder."""
-
     published: dict[str, Json[dict[str, Any]]]
 
 

@@ -153,7 +153,6 @@ def _add_sizes(writer: "gguf.GGUFWriter", model: GPT, kind: str) -> None:
 
 
 def _tensors_of(model: GPT, kind: str, state: dict[str, Tensor]) -> dict[str, np.ndarray]:
-    """Return a dict that maps the name of each weight in llama.cpp to its float32 values."""
     import gguf
 
     name_of = gguf.MODEL_ARCH_NAMES
@@ -179,9 +178,8 @@ def _tensors_of(model: GPT, kind: str, state: dict[str, Tensor]) -> dict[str, np
     scaling: Any = model.config.rotary_scaling
     if scaling is not None and len(scaling) > 1:
         plain = frequencies(model.config.head_width, model.config.rotary_base or 0.0)  # (D/2)
-        tensors["rope_freqs.weight"] = (
-            plain / scale_frequencies(plain, **scaling)
-        ).numpy()  # (D/2)
+        divisors = plain / scale_frequencies(plain, **scaling)  # (D/2)
+        tensors["rope_freqs.weight"] = divisors.numpy()
     return tensors
 
 

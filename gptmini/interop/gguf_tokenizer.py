@@ -109,12 +109,11 @@ def add_tokenizer(
 
 
 def _check_spaces(tree: dict) -> None:
-    """Raise UserError unless a tokenizer writes spaces as SentencePiece does and adds a space before each text."""
+    # Llama's tokenizer writes spaces as SentencePiece does and adds a space before each text.
     prepend = {"type": "Prepend", "prepend": SPACE}
     replace = {"type": "Replace", "pattern": {"String": " "}, "content": SPACE}
     is_llamas = tree.get("normalizer") == {"type": "Sequence", "normalizers": [prepend, replace]}
-    step = tree.get("pre_tokenizer")
-    if not is_llamas or step is not None:
+    if not is_llamas or tree.get("pre_tokenizer") is not None:
         raise UserError(NO_RULE)
 
 

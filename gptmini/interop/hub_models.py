@@ -18,8 +18,6 @@ PATTERNS = [
     "tokenizer_config.json",
     "chat_template.jinja",
 ]
-
-
 # The pattern of a name on the hub. A name with one of the extensions in FILE_ENDS is a file, not a name on the hub.
 HUB_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 FILE_ENDS = (".ckpt", ".pt", ".safetensors", ".gguf", ".txt")

@@ -32,7 +32,6 @@ OTHER_NAMES = {"gelu_new": "gelu_pytorch_tanh"}
 # a Llama, the default of num_key_value_heads is the number of query heads. Other Llama-style models have defaults that
 # do not follow from the other settings.
 OPTIONAL = {"gpt2": ("n_inner",), "llama": ("num_key_value_heads",)}
-NEVER_SET = ("quantization_config", "rope_scaling")
 SHOWN = 5  # maximum number of weight names that an error message shows
 
 
@@ -75,7 +74,6 @@ def build_gpt(config: GPTConfig, state: dict[str, Tensor], kind: str) -> GPT:
 
 
 def _names_in(state: dict[str, Tensor], model: GPT, kind: str) -> dict[str, list[str]]:
-    """Return a dict that maps our name of each weight to the names of the parts of this weight in a state."""
     config = model.config
     ours = model.state_dict()
     names = dict(ARCHITECTURES[kind].weight_names(config))
@@ -158,8 +156,10 @@ def to_gpt_config(config: dict) -> GPTConfig:
     absent = [name for name in needed if name not in config]
     if absent:
         raise UserError(f"the config of a model of type {kind} must have {', '.join(absent)}")
-    never_set = ("quantization_config",) if kind in llama.KINDS else NEVER_SET
-    for name, value in {**architecture.their_values, **dict.fromkeys(never_set)}.items():
+    fixed = {**architecture.their_values, "quantization_config": None}
+    if kind not in llama.KINDS:
+        fixed["rope_scaling"] = None
+    for name, value in fixed.items():
         check_setting(config, kind, name, value)
 
     settings: dict[str, Any] = {

@@ -28,7 +28,6 @@ ROTATED_SUFFIXES = tuple(
     for part in ("q_proj", "k_proj", "q_norm", "k_norm")
     for kind in ("weight", "bias")
 )
-MISTRALS_WINDOW = 4096  # value of sliding_window if a config omits this key
 SCALINGS = {  # for each rope_type, the numbers that scale the frequencies; maps our name to theirs
     "default": {},
     "linear": {"factor": "factor"},
@@ -137,7 +136,7 @@ def rotary_settings(config: dict, kind: str) -> dict[str, Any]:
 
 def _check_windows(config: dict, kind: str) -> None:
     if kind == "mistral":
-        window = config.get("sliding_window", MISTRALS_WINDOW)
+        window = config.get("sliding_window", 4096)  # the default of Mistral
         if window is not None and window < config["max_position_embeddings"]:
             refuse("sliding_window", "null or at least the context length", kind, window)
     check_setting(config, kind, "use_sliding_window", False)

@@ -12,11 +12,7 @@ from gptmini.tokenizer import CharTokenizer, Tokenizer, gpt2
 from gptmini.untrusted import read_pickle, read_tensors
 from gptmini.user_error import UserError
 
-COMPILED_PREFIX = "_orig_mod."  # weight names have this prefix if a compiled model was saved
-MASK = ".attn.bias"  # suffix of a mask that older versions of nanoGPT stored with the weights
 GPT2_SIZES = (50257, 50304)  # the number of ids of GPT-2, and the next multiple of 64
-
-
 # Map our name of each size to the name in nanoGPT.
 SIZES = {
     "context_length": "block_size",
@@ -69,8 +65,8 @@ def _state(weights: dict[str, Tensor], *, n_kept: int) -> dict[str, Tensor]:
     """Convert the weights of nanoGPT to the weights of GPT-2 in transformers. Keep only the first n_kept ids."""
     state = {}
     for full_name, weight in weights.items():
-        name = full_name.removeprefix(COMPILED_PREFIX)
-        if name.endswith(MASK):
+        name = full_name.removeprefix("_orig_mod.")  # the prefix of a compiled model
+        if name.endswith(".attn.bias"):  # a mask that older versions of nanoGPT stored
             continue
         if name in ("transformer.wte.weight", "lm_head.weight"):
             weight = weight[:n_kept]

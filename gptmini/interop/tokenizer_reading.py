@@ -127,7 +127,6 @@ def read_tokenizer(
 
 
 def _names_and_chat(path: Path) -> tuple[dict[str, str], dict[str, str] | None]:
-    """Return the named tokens of a folder, and the same dict with the chat template, or None without a template."""
     file = path / "tokenizer_config.json"
     config = checked(read_json(file) if file.exists() else {}, TokenizerConfig, file)
     templates = config.pop("chat_template", None) or []
@@ -140,7 +139,6 @@ def _names_and_chat(path: Path) -> tuple[dict[str, str], dict[str, str] | None]:
 
 
 def _ours(theirs: "tokenizers.Tokenizer", tokens: list[str]) -> Tokenizer | None:
-    """Return the tokenizer of gptmini that has these tokens, in the order of the ids, or None if there is none."""
     ends = tokens[-1:] == [END_OF_TEXT]
     plain = tokens[:-1] if ends else tokens
     kind = type(theirs.model).__name__

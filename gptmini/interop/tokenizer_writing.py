@@ -19,8 +19,6 @@ from gptmini.user_error import UserError
 if TYPE_CHECKING:
     import tokenizers
 
-ANY_CHARACTER = r"[\s\S]"
-
 
 def to_tokenizers(tokenizer: Tokenizer) -> "tokenizers.Tokenizer":
     """Return a tokenizer of the tokenizers library that gives the same ids for every text.
@@ -50,7 +48,7 @@ def _of_characters(tokenizer: CharTokenizer) -> "tokenizers.Tokenizer":
 
     vocabulary = {character: i for i, character in enumerate(tokenizer.characters)}
     exported = tokenizers.Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
-    exported.pre_tokenizer = pre_tokenizers.Split(Regex(ANY_CHARACTER), behavior="isolated")
+    exported.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), behavior="isolated")
     exported.decoder = decoders.Fuse()
     return exported
 
