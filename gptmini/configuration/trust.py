@@ -13,9 +13,6 @@ from gptmini.user_error import UserError
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
-# Classes that gptmini's files have named earlier, with their keys. A run that was started with them can be resumed.
-EARLIER = {("callbacks.early_stopping._target_", "lightning.pytorch.callbacks.EarlyStopping")}
-
 
 def known_nodes(folder: Path) -> Iterator[tuple[tuple, object]]:
     """Yield the entries of every YAML file in a folder of trusted configurations, in the same form as nodes()."""
@@ -47,7 +44,7 @@ def check_components(tree: dict, folder: Path, config: "DictConfig", typed: Type
     given = [*nodes(OmegaConf.to_container(config))]
     if typed.config_dir is not None:
         given += known_nodes(Path(typed.config_dir))
-    trusted = EARLIER | {
+    trusted = {
         (".".join(map(str, keys)), str(value)) for keys, value in (*known_nodes(CONFIGS), *given)
     }
     own_loggers = [(keys[1], part) for keys, part in given if keys[:-1] == ("logger",)]

@@ -54,10 +54,6 @@ class Trials:
     def describe(self, description: Mapping[str, object]) -> None:
         """Write the common values of all runs to sweep.yaml. Raise UserError if an earlier start wrote others."""
         path = self.folder / FILE
-        if (self.folder / "journal.log").exists():
-            raise UserError(
-                f"{self.folder} is a sweep of an earlier version, which cannot be resumed; add name=OTHER"
-            )
         with FileLock(self.folder / ".locks" / FILE):
             if not path.exists():
                 text = yaml.safe_dump(dict(description), sort_keys=False, allow_unicode=True)
@@ -151,8 +147,6 @@ class Trials:
         return {key: values[key] for key in self.space.dimensions}
 
     def _has_ended(self, number: int) -> bool:
-        if number in self._ended:
-            return True
         status = read_status(self.folder / str(number))
         return status is not None and status.exit_code in ENDED
 

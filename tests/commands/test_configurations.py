@@ -208,17 +208,6 @@ def test_what_early_stopping_ended_goes_on_to_the_weights_of_a_run_without_it(
     assert config_of(folder)["callbacks"]["stop"] is None
 
 
-def test_a_run_with_the_earlier_class_of_early_stopping_is_resumed(script, short):
-    assert script("train", *short, "callbacks=early_stopping", "folder=runs/old").code == 0
-    path = Path("runs/old/config.yaml")
-    config = path.read_text()
-    earlier = "lightning.pytorch.callbacks.EarlyStopping\n    monitor: val/loss\n    mode: min"
-    path.write_text(config.replace("gptmini.training.EarlyStopping", earlier))
-    assert path.read_text() != config
-    result = script("train", "resume=runs/old", "trainer.max_steps=6")
-    assert (result.code, "step 6/6" in result.out) == (0, True), result
-
-
 def test_a_callback_of_a_run_folder_is_called_only_if_it_is_typed_again(script, stopped):
     script("train", "resume=runs/latest").assert_refused(
         "callbacks.stop._target_ to lightning.pytorch.callbacks.EarlyStopping",

@@ -5,7 +5,6 @@ import json
 import pytest
 
 from gptmini.runs import RunStatus, locked, write_status
-from gptmini.user_error import UserError
 from pretended_sweep import RATE, trials_in
 
 
@@ -106,9 +105,3 @@ def test_a_run_that_failed_before_it_had_a_folder_has_a_row(tmp_path):
     (row,) = trials.rows()
     assert (row.trial, row.run.state, row.run.status.reason) == (3, "failed", "model.n_heads=3")
     assert row.texts == trials.values_of(3)
-
-
-def test_a_sweep_of_the_version_before_is_refused(tmp_path):
-    (tmp_path / "journal.log").touch()
-    with pytest.raises(UserError, match=r"name=OTHER"):
-        trials_in(tmp_path).describe({})
