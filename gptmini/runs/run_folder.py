@@ -106,7 +106,9 @@ def identity_of(folder: Path) -> Identity:
         now = datetime.datetime.now().strftime(f"{STAMP}.%f")
         return Identity(begun=now, id=f"{_plain(place)[:LONGEST_NAME]}-{secrets.token_hex(4)}")
 
-    kept = _kept_identity(folder)
+    with (folder / "config.yaml").open("rb") as file:
+        head = file.read(HEAD).decode("utf-8", errors="replace")
+    kept = dict(IDENTITY.findall(head))
     written = datetime.datetime.fromtimestamp((folder / "config.yaml").stat().st_mtime)
     return Identity(
         begun=kept.get("begun", written.strftime(STAMP)),
@@ -117,12 +119,6 @@ def identity_of(folder: Path) -> Identity:
 def _plain(folder: Path) -> str:
     """Return an id with the names of a folder and of its parent folder."""
     return re.sub(r"[^\w.-]", "-", f"{folder.parent.name}-{folder.name}")
-
-
-def _kept_identity(folder: Path) -> dict[str, str]:
-    with (folder / "config.yaml").open("rb") as file:
-        head = file.read(HEAD).decode("utf-8", errors="replace")
-    return dict(IDENTITY.findall(head))
 
 
 def write_config(
