@@ -40,7 +40,7 @@ SYNONYMS = {
     "wandb_log": "logger.wandb",
 }
 
-ALIKE = 0.7  # similarity from which a key with the same last name has a misspelt group
+ALIKE = 0.75  # similarity from which a key is probably another one: keys of a group have a long start in common
 
 
 def groups() -> list[str]:
@@ -114,8 +114,8 @@ def nearest_key(key: str) -> str:
         similar(key, same, cutoff=ALIKE)  # a misspelt group
         or SYNONYMS.get(last_name)
         or next(iter(same), "")  # another group, as in trainer.lr for optimizer.lr
-        or similar(key, known_keys())
-        or by_last_name.get(similar(last_name, by_last_name), "")
+        or similar(key, known_keys(), cutoff=ALIKE)
+        or by_last_name.get(similar(last_name, by_last_name, cutoff=ALIKE), "")
     )
 
     # The option logger=wandb turns on the part logger.wandb.
