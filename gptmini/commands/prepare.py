@@ -40,7 +40,7 @@ def run_job(composed: Composed) -> None:
         if value is not None:
             raise UserError(f"gptmini prepare does not train a run; leave out {key}={value}")
     plain, typed = resolve_configuration(composed)
-    settings = text_settings(plain, kind=PrepareSettings)
+    settings = text_settings(plain)
     root = settings.root
     assert isinstance(root, PrepareSettings)
     restore_gc_and_sigint()

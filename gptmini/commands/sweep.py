@@ -7,7 +7,7 @@ import sys
 from gptmini.commands.help import show_help
 from gptmini.commands.hydra_flags import parse_flags
 from gptmini.commands.mistakes import one_line_errors
-from gptmini.configuration.building import sweep_settings
+from gptmini.configuration.building import build_component
 from gptmini.configuration.compose import compose
 from gptmini.configuration.overrides import key_of
 from gptmini.configuration.sweep_space import is_sweep_override, space_of
@@ -22,12 +22,6 @@ def main(arguments: list[str]) -> None:
     with one_line_errors():
         options = parse_flags("sweep", arguments)
         own = [line for line in options.overrides if is_sweep_override(line)]
-        for line in own:
-            if line.lstrip("+~").startswith("sweep.params"):
-                raise UserError(
-                    f"{line} works only in a file; to vary a key on the command line, write KEY=VALUES such as "
-                    "optimizer.lr=0.1,0.2"
-                )
         composed = compose("sweep", own, options.config_dir)
         if options.help:
             show_help("sweep", composed, options.keys)
@@ -37,7 +31,7 @@ def main(arguments: list[str]) -> None:
         if importlib.util.find_spec("optuna") is None:
             raise UserError(f"gptmini sweep requires optuna; run: {install_command('sweep')}")
 
-        settings = sweep_settings(composed)
+        settings = build_component(composed.config.sweep)
         typed = [line for line in options.overrides if not is_sweep_override(line)]
         if not any(key_of(line) == "name" for line in typed):
             typed.append(f"name={settings.name}")

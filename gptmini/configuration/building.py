@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from gptmini.configuration.keys import known_keys, nearest_key, unknown_key
 from gptmini.configuration.overrides import shown
-from gptmini.training.settings import RootSettings, Settings, TextSettings
+from gptmini.training.settings import PrepareSettings, RootSettings, Settings, TextSettings
 from gptmini.user_error import UserError
 from gptmini.world import this_world
 
@@ -18,12 +18,9 @@ from gptmini.world import this_world
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
-    from gptmini.configuration.compose import Composed
     from gptmini.configuration.overrides import Typed
     from gptmini.data import Corpus
-    from gptmini.hardware import Hardware
     from gptmini.model import ModelSettings
-    from gptmini.sweep import SweepSettings
     from gptmini.training.trainer import Callback
     from gptmini.training.trainer_settings import TrainerSettings
 
@@ -34,23 +31,17 @@ def root_settings(config: "DictConfig", kind: type[RootSettings] = RootSettings)
 
     names = kind.__dataclass_fields__
     for name in names:
-        # The config.yaml of earlier runs does not have these keys.
-        if name not in config and name not in ("budget", "epochs"):
+        if name not in config:
             raise UserError(f"{name} is required; set {name}=VALUE")
     values: Any = OmegaConf.to_container(OmegaConf.masked_copy(config, [*names]))
     return kind(**values)
 
 
-def text_settings(
-    plain: Mapping[str, Any],
-    changes: Mapping[str, Any] | None = None,
-    *,
-    kind: type[RootSettings] = RootSettings,
-) -> TextSettings:
-    """Build the parts of a configuration that determine the tokens, with the class `kind` for the root keys."""
-    config = _changed(plain, changes)
+def text_settings(plain: Mapping[str, Any]) -> TextSettings:
+    """Build the parts of a configuration that gptmini prepare uses."""
+    config = _changed(plain, {})
     return TextSettings(
-        root=root_settings(config, kind),
+        root=root_settings(config, PrepareSettings),
         tokenizer=build_component(config.tokenizer),
         text=_text(config),
         plain=_plain(config),
@@ -73,10 +64,17 @@ def build_settings(plain: Mapping[str, Any], changes: Mapping[str, Any] | None =
     tokenizer = build_component(config.tokenizer)
     trainer, notes = _trainer_settings(config)
 
+    from gptmini.hardware import choose_hardware
     from gptmini.training.quiet import quieten_lightning
 
     quieten_lightning()
-    hardware = hardware_for(model.d_model, trainer)
+    hardware = choose_hardware(
+        trainer.device,
+        trainer.precision,
+        trainer.compile,
+        trainer.devices_here,
+        width=model.d_model,
+    )
     if hardware.emulates_bf16:
         notes.append(
             f"trainer.precision={hardware.precision} is slow on this CPU, which has no instructions for bf16; "
@@ -97,19 +95,6 @@ def build_settings(plain: Mapping[str, Any], changes: Mapping[str, Any] | None =
         text=_text(config),
         make_loggers=partial(_made, config.logger, "logger"),
         plain=_plain(config),
-    )
-
-
-def hardware_for(width: int, trainer: "TrainerSettings") -> "Hardware":
-    """Return the device, precision and compilation for a model of this width. Raise UserError for a missing device."""
-    from gptmini.hardware import choose_hardware
-
-    return choose_hardware(
-        trainer.device,
-        trainer.precision,
-        trainer.compile,
-        trainer.devices_here,
-        width=width,
     )
 
 
@@ -155,11 +140,6 @@ def target_class(part: "DictConfig") -> Any:
     """Return the class or function of gptmini that builds a part, or None if another library builds the part."""
     package, _, name = str(part.get("_target_")).rpartition(".")
     return getattr(import_module(package), name) if package.startswith("gptmini.") else None
-
-
-def sweep_settings(composed: "Composed") -> "SweepSettings":
-    """Build the settings of a sweep. Raise the same errors as build_settings."""
-    return build_component(composed.config.sweep)
 
 
 def build_component(part: "DictConfig", **arguments: object) -> Any:

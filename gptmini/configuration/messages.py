@@ -30,11 +30,6 @@ HYDRA_MESSAGES = {
     r"Could not append to config. An item is already at '([^']+)'": (
         "{0} exists already; write {0}=VALUE without a leading +"
     ),
-    r"Could not delete '([^']+)'. No match": "cannot remove {0}, because {0} is not chosen",
-    # For Hydra, a key that is null does not exist.
-    r"Could not delete from config. '([^']+)' does not exist": (
-        "cannot remove {0}, because it is null or does not exist"
-    ),
     r"Could not load '([^']+)/([^']+)'": "unknown option {0}={1}; --help lists all options",
     r"LexerNoViableAltException: (.*)": (
         "cannot parse {0}; a key has only letters, digits, dots and underscores"

@@ -23,8 +23,6 @@ from gptmini.user_error import UserError
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
-    from gptmini.training.settings import RootSettings
-
 
 # Keys of stored configurations that gptmini no longer has. A resumed run continues without them.
 RETIRED = ("callbacks.pictures.embedding_tokens", "callbacks.overfitting")
@@ -48,7 +46,8 @@ def resolve_configuration(composed: Composed) -> tuple[dict[str, Any], Typed]:
         raise UserError(f"{missing[0]} is required; set {missing[0]}=VALUE")
     OmegaConf.resolve(config)
     root = root_settings(config)
-    _check_epochs(root, typed)
+    if root.epochs is not None and (root.budget is not None or typed.has("trainer.max_steps")):
+        raise UserError("give only one of epochs=, budget= and trainer.max_steps=")
     named = _run_to_resume(root.resume, root.folder)
     if named is not None:
         config, typed = _stored_configuration(named, config, typed)
@@ -58,17 +57,6 @@ def resolve_configuration(composed: Composed) -> tuple[dict[str, Any], Typed]:
         take_from_source(config, typed)
     plain: Any = OmegaConf.to_container(config)
     return plain, typed
-
-
-def _check_epochs(root: "RootSettings", typed: Typed) -> None:
-    if root.epochs is None:
-        return
-    for key, is_set in (
-        ("budget", root.budget is not None),
-        ("trainer.max_steps", typed.has("trainer.max_steps")),
-    ):
-        if is_set:
-            raise UserError(f"give either epochs= or {key}=, not both")
 
 
 def _run_to_resume(resume: str | None, folder: str | None) -> Path | None:

@@ -88,7 +88,8 @@ class Announcer:
         self.print_setup(module, settings, is_new=run.state is None)
         self.print_topic("run", str(run.folder))
         if self.has_events:
-            self.print_topic("", f"watch it: {tensorboard_command(run.root or run.folder)}")
+            command = shlex.join(["tensorboard", "--logdir", str(run.root or run.folder)])
+            self.print_topic("", f"watch it: {command}")
             self.print_topic("", f"then open {TENSORBOARD_PAGE}")
 
         if run.resumed:
@@ -326,11 +327,6 @@ def prompt_option(store: "TokenStore") -> list[str]:
     text = store.tokenizer.decode(ids.tolist()).replace(END_OF_TEXT, "\n")
     words = WORDS.search(text) or re.search(r"\w+", text)
     return [] if words is None else ["--prompt", words[0][:PROMPT_LENGTH]]
-
-
-def tensorboard_command(root: Path) -> str:
-    """Return the command that shows a folder of runs in TensorBoard."""
-    return shlex.join(["tensorboard", "--logdir", str(root)])
 
 
 def resume_command(run: "Run", typed: "Typed") -> str:

@@ -17,7 +17,6 @@ from gptmini.key_table import keys_with
 from gptmini.process import restore_gc_and_sigint
 from gptmini.sweep import Space, SweepSettings
 from gptmini.training.settings import Settings
-from gptmini.user_error import UserError
 from gptmini.world import cpu_cores
 
 # The command that trains a run, without its overrides. -P keeps Python from importing from the working directory.
@@ -114,7 +113,6 @@ def check_and_prepare(space: Space, config_dir: str | None) -> tuple[Settings, s
     vocabulary, so no text is prepared, and the digest is empty.
     """
     from gptmini.data import Watcher
-    from gptmini.training.callbacks.scalars import Scalars
 
     parts = []
     for overrides in space.examples():
@@ -122,10 +120,6 @@ def check_and_prepare(space: Space, config_dir: str | None) -> tuple[Settings, s
         settings = build_settings(plain)
         assert settings.text is not None
         settings.text()
-        if not any(isinstance(callback, Scalars) for callback in settings.callbacks):
-            raise UserError(
-                "callbacks.scalars must be on, because gptmini sweep compares the validation losses that it logs"
-            )
         parts.append((settings, typed))
 
     settings, typed = parts[0]
