@@ -35,7 +35,7 @@ def compare(first: Sums, second: Sums) -> tuple[Interval | None, float | None]:
 
     Return the confidence interval of the difference in bits per byte, second model minus first model, and the fraction
     of parts that the first model predicts better. Both are None if the text has a single part, or if the tokenizers
-    divide the text into different parts.
+    divide the text into different parts. The interval is also None as in interval_of_ratio.
     """
     if len(first.n_bytes) < 2 or not np.array_equal(first.n_bytes, second.n_bytes):
         return None, None

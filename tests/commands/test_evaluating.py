@@ -156,7 +156,7 @@ def test_the_sources_of_a_mixture_are_measured_by_document(script, trained, tmp_
         # The name contains a key, or the characters that separate a message from its remedy.
         ("my; text.txt", None, ["--text ", "got my; text.txt"]),
         ("data.path.txt", None, ["--text ", "got data.path.txt"]),
-        ("a; b.pdf", "x", ["--text ", "got a; b.pdf; ", ".txt file"]),
+        ("a; b.pdf", "x", ["--text ", "got a; b.pdf; ", ".txt"]),
         (
             "a; b.jsonl",
             '{"body": 1}',
