@@ -34,7 +34,7 @@ def show_help(command: str, composed: "Composed", keys: Sequence[str] = ()) -> N
     """
     typed = composed.typed
     groups = [group for group in [*typed.choices][::-1] if (CONFIGS / group).is_dir()]
-    roots = [name for name in composed.tree if name not in groups]
+    roots = [name for name in map(str, composed.config) if name not in groups]
     if command == "prepare":
         # gptmini prepare accepts all keys of gptmini train, but uses only these keys.
         groups = [group for group in groups if group in keys_with("for_prepare")]

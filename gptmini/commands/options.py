@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from gptmini.commands.mistakes import print_error
-from gptmini.files import exists, expand_home
+from gptmini.files import expand_home
 from gptmini.process import MISUSE
 from gptmini.user_error import similar
 
@@ -43,21 +43,6 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, **settings: Any) -> None:
         """Create the parser. Options must not be abbreviated, because a new option could change their meaning."""
         super().__init__(allow_abbrev=False, **settings)
-
-    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parse the command line."""
-        options = super().parse_args(args, namespace)
-        self.refuse_options_as_keys(options)
-        return options
-
-    def refuse_options_as_keys(self, options: argparse.Namespace) -> None:
-        """Refuse a positional argument NAME=VALUE if the command has an option --NAME, and no file has this name."""
-        for action in self._get_positional_actions():
-            values = getattr(options, action.dest)
-            for word in map(str, values if isinstance(values, list) else [values]):
-                flag = f"--{word.partition('=')[0]}"
-                if "=" in word and flag in self.flags() and not exists(word):
-                    self.error(f"unknown argument {word}; did you mean {flag}?")
 
     def flags(self) -> list[str]:
         """Return the long options."""

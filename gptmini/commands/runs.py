@@ -15,8 +15,6 @@ from gptmini.user_error import UserError
 if TYPE_CHECKING:
     from gptmini.report.overview import Overview
 
-# On a terminal, the table leaves out details unless this number of characters is left for the last column.
-LEAST = 24
 # On a terminal, runs are cut to leave this number of characters for overrides, such as optimizer.lr=0.001.
 # But runs get at least half of the characters that they share.
 LAST = 20
@@ -90,13 +88,12 @@ def table_of(runs: "list[Overview]", *, is_short: bool = False) -> list[list[str
     A short table leaves out the causes that ended the runs, and the best losses, because it has bits per byte.
     """
     rows = [cells(run) for run in runs]
-    left_out = set()
     if is_short:
-        left_out.add("best loss")
         for row, run in zip(rows, runs, strict=True):
             row["state"] = run.state
+            del row["best loss"]
 
-    headings = [heading for heading in rows[0] if heading not in left_out]
+    headings = list(rows[0])
     # If the run comes from somebody else, its overrides may contain escape sequences of a terminal.
     return [headings, *([printable(row[heading]) for heading in headings] for row in rows)]
 
@@ -120,15 +117,12 @@ def print_fitted(runs: "list[Overview]", width: int) -> None:
     """Print the table in lines of at most `width` characters. Leave out details and cut cells if this is necessary."""
     from gptmini.report.tables import aligned
 
-    rows = table_of(runs)
-    lines = aligned(rows)
+    lines = aligned(table_of(runs))
     if max(map(len, lines)) <= width:
         print_lines(*lines)
         return
 
-    others = aligned([row[:-1] for row in rows])  # the table without the overrides
-    if width - max(map(len, others)) < LEAST:
-        rows = table_of(runs, is_short=True)
+    rows = table_of(runs, is_short=True)
     widths = fitted_widths(rows, width)
     for run, *others in rows:
         row = [cut_in_the_middle(run, widths[0]), *others]

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 class Composed(NamedTuple):
     """The configuration that Hydra composed for one job, and the job's overrides."""
 
-    config: "DictConfig"  # used only inside this package
+    config: "DictConfig"
     typed: Typed
 
     def value(self, key: str) -> Any:
@@ -24,14 +24,6 @@ class Composed(NamedTuple):
         from omegaconf import OmegaConf
 
         return OmegaConf.select(self.config, key)
-
-    @property
-    def tree(self) -> dict[str, Any]:
-        """Return the configuration as plain values. Interpolations such as ${data_dir} are not resolved."""
-        from omegaconf import OmegaConf
-
-        tree: Any = OmegaConf.to_container(self.config)
-        return tree
 
 
 @contextmanager

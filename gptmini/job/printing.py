@@ -25,14 +25,8 @@ def print_resolved_run(given: Path, run: Path) -> None:
 
     Call this function only when the command can no longer fail.
     """
-    if run.absolute().parent != given.absolute():
-        return
-
-    from gptmini.runs import named_run
-
-    is_newest = named_run(given).absolute() == run.absolute()
-    which = "latest run" if is_newest else "latest run with a checkpoint"
-    print_note(f"using {run}, the {which} in {given}")
+    if run.absolute().parent == given.absolute():
+        print_note(f"using {run}, the latest run in {given} for this command")
 
 
 def print_topic(topic: str, *texts: str) -> None:

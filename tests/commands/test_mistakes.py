@@ -34,7 +34,6 @@ PROGRAM = [
     ("train --experimental-rerun x", "--experimental-rerun"),
     ("train --config-dir absent", "--config-dir absent"),
     ("train --config-path .", "--config-path --config-dir"),
-    ("train -m folder=runs/x seed=1,2", "folder=runs/x -m folder=runs/mine/${hydra:job.num}"),
     ("train --cfg hydra resume=x", "--cfg job hydra"),
 ]
 KEYS = [
@@ -154,7 +153,7 @@ SWEEPS = [
     (f"sweep {RATES} sweep.trials=0", "sweep.trials 0"),
     (f"sweep {RATES} --jobs 0", "--jobs 1 0"),
     (f"sweep {RATES} --multirun", "--multirun"),
-    (f"sweep {RATES} jobs=2", "jobs=2 --jobs"),
+    (f"sweep {RATES} jobs=2", "jobs --help"),
     (f"sweep {RATES} --trials 3", "--trials sweep.trials=3"),
     (f"sweep {RATES} folder=runs/x", "folder= runs_dir= name="),
     (f"sweep {RATES} name=a,b", "name"),

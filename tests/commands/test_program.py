@@ -139,7 +139,7 @@ def test_evaluate_repeats_the_loss_that_training_saw_from_any_folder(
 def test_the_name_of_runs_means_the_newest_one_and_says_so(program, trained):
     assert program("train", "resume=runs/latest", "trainer.max_steps=6")[0] == 0
     newest_run = newest().relative_to(Path.cwd())
-    said = f"using {newest_run}, the latest run in runs/smoke\n"
+    said = f"using {newest_run}, the latest run in runs/smoke for this command\n"
     assert program("sample", "runs/smoke", "--max-new-tokens", "3")[::2] == (0, said)
     code, out, err = program("evaluate", "runs/smoke")
     assert (code, err) == (0, said)

@@ -62,7 +62,7 @@ def test_the_page_of_a_trained_run_has_everything_and_needs_nothing_else(script,
     assert script("train", *watched, "folder=runs/a/2026").code == 0
     said = script("report", "runs/a")
     assert said.out.startswith("runs/a/2026/report.html, ")
-    assert said.err == "using runs/a/2026, the latest run in runs/a\n"
+    assert said.err == "using runs/a/2026, the latest run in runs/a for this command\n"
 
     # The page loads nothing.
     folder = tmp_path / "runs" / "a" / "2026"
@@ -147,7 +147,7 @@ def test_a_link_in_a_strangers_run_is_not_embedded(runs, script, tmp_path):
 def test_a_folder_of_runs_means_the_newest_and_compared_all(runs, script, tmp_path):
     write_run(tmp_path / "runs" / "b" / "2027", seed=3, losses=[2.0])
     said = script("report", "runs/b")
-    assert said.err == "using runs/b/2027, the latest run in runs/b\n"
+    assert said.err == "using runs/b/2027, the latest run in runs/b for this command\n"
 
     # A comparison skips a run of the folder that has nothing to show yet, or failed before its first step.
     (tmp_path / "runs" / "b" / "begun").mkdir()
