@@ -251,11 +251,6 @@ def keep_freed_memory() -> None:
     libc.mallopt(M_MMAP_THRESHOLD, 2**25)  # bytes
 
 
-def use_tf32() -> None:
-    """Use TF32 for float32 matrix products on GPUs that support TF32. Norms and sums stay in float32."""
-    torch.set_float32_matmul_precision("high")
-
-
 def use_threads(threads: int | None, *, n_processes: int = 1) -> None:
     """Set the number of CPU threads of torch in this process.
 

@@ -25,9 +25,7 @@ from gptmini.user_error import UserError
 # Refuse a string in place of a number, 1 in place of true, infinite numbers, and unknown keys.
 STRICT = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
 
-LARGEST_FLOAT32 = (
-    3.4028234663852886e38  # weights are stored in float32, and this is its largest number
-)
+LARGEST_FLOAT32 = 3.4028234663852886e38  # weights are stored in float32
 
 # A learning rate, or a factor of a learning rate.
 Rate = Annotated[float, Field(ge=0, le=LARGEST_FLOAT32)]

@@ -178,8 +178,6 @@ def check_plain_folder(folder: Path) -> None:
 
 
 class _PlainUnpickler(pickle.Unpickler):
-    """Reads a pickle of plain values. Refuses a pickle that would import anything."""
-
     def find_class(self, module: str, name: str) -> type:
         raise pickle.UnpicklingError(f"expected only plain values, got {module}.{name}")
 

@@ -29,33 +29,30 @@ class World:
 def this_world(environment: Mapping[str, str] = os.environ) -> World:
     """Read the rank of this process from the environment. gptmini's own ranks look like ranks of torchrun."""
 
-    def number(name: str) -> int:
-        return int(environment[name])
-
     if "TORCHELASTIC_RUN_ID" in environment:
         return World(
             launcher="torchrun",
-            rank=number("RANK"),
-            local_rank=number("LOCAL_RANK"),
-            size=number("WORLD_SIZE"),
-            devices=number("LOCAL_WORLD_SIZE"),
+            rank=int(environment["RANK"]),
+            local_rank=int(environment["LOCAL_RANK"]),
+            size=int(environment["WORLD_SIZE"]),
+            devices=int(environment["LOCAL_WORLD_SIZE"]),
         )
 
     in_slurm = "SLURM_PROCID" in environment and "SLURM_NTASKS" in environment
     if not in_slurm or environment.get("SLURM_JOB_NAME") in INTERACTIVE:
         return World()
     if "SLURM_STEP_NUM_TASKS" not in environment:
-        return World(tasks_without_srun=number("SLURM_NTASKS"))
+        return World(tasks_without_srun=int(environment["SLURM_NTASKS"]))
 
-    n_tasks = number("SLURM_STEP_NUM_TASKS")
+    n_tasks = int(environment["SLURM_STEP_NUM_TASKS"])
     if n_tasks == 1:
         return World()
     return World(
         launcher="srun",
-        rank=number("SLURM_PROCID"),
-        local_rank=number("SLURM_LOCALID"),
+        rank=int(environment["SLURM_PROCID"]),
+        local_rank=int(environment["SLURM_LOCALID"]),
         size=n_tasks,
-        devices=n_tasks // number("SLURM_STEP_NUM_NODES"),
+        devices=n_tasks // int(environment["SLURM_STEP_NUM_NODES"]),
     )
 
 

@@ -215,7 +215,6 @@ def _callbacks(parts: "DictConfig") -> "list[Callback]":
 
 
 def _made(parts: "DictConfig", group: str) -> Mapping[str, Any]:
-    """Return the objects that the parts of a group describe, by name, without parts that are null."""
     from omegaconf import OmegaConf
 
     if parts is None:

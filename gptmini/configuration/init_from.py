@@ -100,7 +100,6 @@ def _source_of(name: str) -> "TrainedSource":
 
 
 def _makes_tokenizer_of(source: "TrainedSource", part: "DictConfig") -> bool:
-    """Whether a tokenizer part builds the source's tokenizer from any text."""
     from gptmini.tokenizer import identity_of
 
     if not getattr(target_class(part), "needs_no_text", False):
@@ -110,7 +109,6 @@ def _makes_tokenizer_of(source: "TrainedSource", part: "DictConfig") -> bool:
 
 
 def _sizes(config: "DictConfig", typed: Typed, source: "TrainedSource") -> dict[str, Any]:
-    """Return the model's settings for the weights of a source. Raise UserError if the weights forbid a setting."""
     sizes = asdict(source.config)
     del sizes["vocab_size"]
     as_in = f"as in init_from={source.path}"

@@ -167,7 +167,6 @@ def files_of_group(group: str, config_dir: str | None) -> Iterator[Path]:
 
 
 def _keys_of(tree: object, prefix: str) -> Iterator[str]:
-    """Yield the dotted names of all keys in a tree that a user may override."""
     if not isinstance(tree, dict):
         return
     for name, value in tree.items():

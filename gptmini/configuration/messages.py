@@ -192,7 +192,6 @@ def _refused_part(error: BaseException) -> str | None:
 
 
 def _unknown_option(error: Any) -> str:
-    """Return the message for Hydra's MissingConfigException."""
     # Import these modules only for this mistake, because keys.py reads all configurations.
     from gptmini.configuration.keys import groups
     from gptmini.configuration.texts import override_for

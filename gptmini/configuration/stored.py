@@ -60,7 +60,6 @@ def resolve_configuration(composed: Composed) -> tuple[dict[str, Any], Typed]:
 
 
 def _run_to_resume(resume: str | None, folder: str | None) -> Path | None:
-    """Return the run folder or the checkpoint that the run resumes from, or None for a new run."""
     from gptmini.runs import has_checkpoint, is_run, named_run
 
     if resume is not None and folder is not None:
@@ -126,7 +125,6 @@ def _stored_configuration(
 
 
 def _apply(key: str, stored: "DictConfig", config: "DictConfig", folder: Path, line: str) -> None:
-    """Apply an override to a stored configuration. Raise UserError if a resumed run may not change its key."""
     from omegaconf import OmegaConf
 
     part = ".".join(key.split(".")[:2])

@@ -64,7 +64,6 @@ def override_for(key: str, value: str) -> str:
 
 
 def _exists(word: str) -> bool:
-    """Whether a word is standard input, a glob, or an existing path."""
     return word == "-" or glob.has_magic(word) or exists(word) or exists(expand_home(word))
 
 

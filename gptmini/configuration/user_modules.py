@@ -40,8 +40,8 @@ class UserModules(MetaPathFinder):
 
 def allow_user_modules(folder: str) -> None:
     """From now on, let imports find the user's own modules in a folder. Modules in other places take precedence."""
-    own = [finder for finder in sys.meta_path if isinstance(finder, UserModules)]
-    if not any(finder.folder == folder for finder in own):
+    folders = [finder.folder for finder in sys.meta_path if isinstance(finder, UserModules)]
+    if folder not in folders:
         sys.meta_path.append(UserModules(folder))
 
 

@@ -206,7 +206,6 @@ class Announcer:
             self.print_topic("warning", warning)
 
     def _print_batch(self, settings: "TrainerSettings") -> None:
-        """Print how the sequences of a step are split into micro-steps and over devices, if they are."""
         n_micro_steps = settings.n_micro_steps
         if n_micro_steps == 1 and settings.n_ranks == 1:
             return

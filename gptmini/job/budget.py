@@ -16,6 +16,7 @@ from gptmini.configuration.keys import is_chosen_by_experiment
 from gptmini.configuration.overrides import Typed
 from gptmini.job.tokens import open_tokens
 from gptmini.key_table import keys_with
+from gptmini.settings import seconds_of
 from gptmini.training.settings import Settings
 from gptmini.user_error import UserError
 
@@ -50,7 +51,7 @@ class BudgetChooser:
         self.typed = typed
         self.watcher = watcher
         self.open_keys = keys_to_choose(settings, typed)
-        self.deadline = began + (settings.root.seconds or 0.0) - AROUND
+        self.deadline = began + seconds_of(settings.root.budget or 0.0) - AROUND
 
     def choose(self) -> "tuple[Settings, TokenStore, bool, Sequence[str]]":
         """Choose the vocabulary and the sizes, then open the tokens, then choose the number of steps.
@@ -143,7 +144,6 @@ class BudgetChooser:
         self.settings = build_settings(self.settings.plain, changes)
 
     def _seconds_left(self) -> float:
-        """Return the seconds that remain for training. Raise UserError if no time remains."""
         left = self.deadline - time.monotonic()
         if left <= 0:
             raise self._too_short("the time ran out before training started")

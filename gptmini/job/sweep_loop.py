@@ -119,7 +119,6 @@ class SweepLoop:
             print_topic("again" if has_left else "gave up", f"trial {number}: {reason}")
 
     def _reason(self, number: int, code: int) -> str:
-        """Return the signal that killed a run, or the last line that it printed."""
         if code < 0:
             return f"its process was killed by {signal.Signals(-code).name}"
         printed = self._output_of(number).read_text(encoding="utf-8", errors="replace")

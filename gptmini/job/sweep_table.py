@@ -109,7 +109,6 @@ def _cells(row: Row) -> dict[str, Any]:
 
 
 def _lines(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the lines of a table. Floats have five digits."""
     lines = [list(columns)]
     for row in rows:
         values = [row.get(name) for name in columns]

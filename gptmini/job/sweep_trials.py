@@ -138,7 +138,6 @@ class Trials:
         return row
 
     def _stored_values(self, number: int) -> dict[str, str]:
-        """Return the values that the run of a trial has stored, or an empty dict."""
         run = self.folder / str(number)
         if not is_run(run):
             return {}

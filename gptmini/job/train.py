@@ -77,7 +77,6 @@ def train(composed: Composed) -> TrainingResult | None:
 def _train(
     ranks: "Ranks", run: "Run", settings: Settings, typed: Typed, *, began: float
 ) -> TrainingResult:
-    """Train a run whose folder is locked."""
     from gptmini.training.assembling import assemble
     from gptmini.training.loggers.logger import RunLogger
 
@@ -183,11 +182,11 @@ def prepare_process(settings: Settings) -> None:
     """Set up the process: keep freed memory for reuse, allow TF32, set the number of threads, drop compiled code."""
     import torch
 
-    from gptmini.hardware import keep_freed_memory, use_tf32, use_threads
+    from gptmini.hardware import keep_freed_memory, use_threads
 
     keep_freed_memory()
     if settings.hardware.tf32:
-        use_tf32()
+        torch.set_float32_matmul_precision("high")  # norms and sums stay in float32
     use_threads(settings.trainer.threads, n_processes=settings.trainer.devices_here)
     if settings.hardware.compile:
         # torch keeps at most eight compiled graphs of a function. Drop the graphs of earlier runs in this process. Do
@@ -196,7 +195,6 @@ def prepare_process(settings: Settings) -> None:
 
 
 def _print_complete(run: "Run", settings: Settings) -> TrainingResult:
-    """Print that a run has nothing left to train, and return its result."""
     from gptmini.job.printing import command_line, print_topic
     from gptmini.tokenizer import from_dict
     from gptmini.training.assembling import restore_callbacks

@@ -76,7 +76,6 @@ def _missing(folder: Path) -> list[Path]:
 
 
 def _check_free(folder: Path) -> None:
-    """Raise UserError unless a folder is empty or absent, and not inside a run."""
     for around in folder.absolute().parents:
         if is_run(around):
             raise UserError(
@@ -117,7 +116,6 @@ def identity_of(folder: Path) -> Identity:
 
 
 def _plain(folder: Path) -> str:
-    """Return an id with the names of a folder and of its parent folder."""
     return re.sub(r"[^\w.-]", "-", f"{folder.parent.name}-{folder.name}")
 
 
@@ -167,7 +165,6 @@ def check_version(version: object, folder: Path) -> None:
 
 
 def _major_and_minor(version: str) -> tuple[int, ...]:
-    """Return the first two numbers of a version, which decide whether this version can resume a run."""
     return tuple(map(int, re.findall(r"\d+", version)[:2]))
 
 

@@ -9,7 +9,7 @@ from pydantic import AfterValidator, Field, PositiveInt
 from pydantic.dataclasses import dataclass
 
 from gptmini.key_table import keys_with
-from gptmini.settings import STRICT, FileName, Seed, Time, seconds_of
+from gptmini.settings import STRICT, FileName, Seed, Time
 from gptmini.world import cpu_cores
 
 if TYPE_CHECKING:
@@ -60,11 +60,6 @@ class RootSettings:
     def n_workers(self) -> int:
         """Number of threads that tokenize the text."""
         return cpu_cores() if self.num_workers == "auto" else self.num_workers
-
-    @property
-    def seconds(self) -> float | None:
-        """The value of budget in seconds."""
-        return None if self.budget is None else seconds_of(self.budget)
 
     @property
     def frozen(self) -> list[str]:

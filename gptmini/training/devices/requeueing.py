@@ -1,7 +1,6 @@
 """Requeue a Slurm job at its time limit, after the run of the job has been saved."""
 
 import os
-import shutil
 import subprocess
 
 # Slurm announces the time limit of a job with one of these signals. A job that is cancelled receives SIGTERM instead.
@@ -17,12 +16,13 @@ def requeue(stopped_by: str | None) -> str:
     if stopped_by not in TIME_LIMIT_SIGNALS:
         return f"job {job} not requeued: stopped by {stopped_by}, not by SIGUSR1 or SIGUSR2"
 
-    program = shutil.which("scontrol")
-    if program is None:
-        return f"job {job} not requeued: scontrol not found"
     try:
         done = subprocess.run(
-            [program, "requeue", job], capture_output=True, text=True, timeout=PATIENCE, check=False
+            ["scontrol", "requeue", job],
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+            check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"job {job} not requeued: {error}"
