@@ -183,14 +183,20 @@ def _is_value(word: str) -> bool:
 
 
 def _check_jobs_differ(overrides: Sequence[str]) -> None:
-    """Raise UserError if a job would start with the weights of another job."""
+    """Raise UserError if all jobs would train the same run, or if a job would start with the weights of another job."""
     from gptmini.runs import named_run
 
     for line in overrides:
+        key, value = key_of(line), line.partition("=")[2]
+        if key in ("folder", "resume") and "," not in value and "${" not in value:
+            raise UserError(
+                f"{line} names a single run, but -m starts several runs; give each run its own folder, such as "
+                "folder=runs/mine/${hydra:job.num}"
+            )
         # If a path is a folder but not the folder of a run, it means the latest run in this folder.
-        place = Path(line.partition("=")[2]).expanduser()
+        place = Path(value).expanduser()
         is_newest = place.name == "latest" or (place.is_dir() and named_run(place) != place)
-        if key_of(line) == "init_from" and is_newest:
+        if key == "init_from" and is_newest:
             raise UserError(
                 f"{line} means the latest run, but each job of -m changes the latest run; give the folder of one run"
             )

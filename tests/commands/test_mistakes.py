@@ -34,6 +34,7 @@ PROGRAM = [
     ("train --experimental-rerun x", "--experimental-rerun"),
     ("train --config-dir absent", "--config-dir absent"),
     ("train --config-path .", "--config-path --config-dir"),
+    ("train -m folder=runs/x seed=1,2", "folder=runs/x -m folder=runs/mine/${hydra:job.num}"),
     ("train --cfg hydra resume=x", "--cfg job hydra"),
 ]
 KEYS = [
