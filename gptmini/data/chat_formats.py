@@ -228,7 +228,7 @@ def _content(content: Any, number: int, others: dict[str, Any]) -> str:
     for part in parts:
         is_text = isinstance(part, dict) and part.get("type") == "text"
         if not is_text or not isinstance(part.get("text"), str):
-            raise _wrong(number, "content", "text", content)
+            raise _wrong(number, "content", "text", part if parts is content else content)
         texts.append(part["text"])
     return "".join(texts)
 

@@ -42,7 +42,7 @@ class ChatReport:
 
     def notes(self, loss_on: str) -> list[str]:
         """Return the notes on these chats for the user."""
-        notes = self.refused.notes("chat", "skipped because the template rejects it")
+        notes = self.refused.notes("chat", "rejected by the template and skipped")
         if self.n_without and loss_on == "answers":
             noun = "chat has" if self.n_without == 1 else "chats have"
             notes.append(

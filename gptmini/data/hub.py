@@ -140,6 +140,8 @@ def _downloaded(
     known: dict[str, Any] = {}
     if path_of_list.is_file():
         known = read_json(path_of_list)
+        if not known.keys() >= {"commit", "files"}:
+            raise UserError(f"{path_of_list} must have the keys commit and files; delete the file")
         train, val = choose(known["files"])
         if all((root / path).is_file() for path in (*train, *val)):
             return train, val

@@ -198,12 +198,18 @@ class Lines:
         self._file = file
         self._number = 1  # number of the next line
         self._offset = text.offset  # position of the next line in the decompressed file
+        self._first = 1  # number of the current record's first line
         self._length = 0  # characters of the current record read so far
 
     def begin_record(self) -> str:
         """Start a record with the next line. Return the file, the number and the byte offset of this line."""
+        self._first = self._number
         self._length = 0
         return self._place()
+
+    def last_line(self) -> str:
+        """Return the last line of the current record for messages, or an empty string if it has only one line."""
+        return f" to line {self._number - 1:,}" if self._number - 1 > self._first else ""
 
     def _place(self) -> str:
         return f"{self._file}, line {self._number:,} (byte {self._offset:,})"
@@ -233,6 +239,6 @@ class Lines:
             raise UserError(
                 f"{self._place()}: a record must have at most {LONGEST_LINE:,} characters; cut the record"
             )
-        self._offset += len(line.encode(self._wrapper.encoding, errors="surrogateescape"))
+        self._offset += len(line.encode(self._wrapper.encoding, errors="replace"))
         self._number += 1
         return line

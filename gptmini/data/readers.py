@@ -190,12 +190,14 @@ class Reader:
                 return
             except csv.Error as error:
                 fix = "set data.quote=false if quotation marks are text, or data.on_error=skip to skip such records"
-                self._skip(f"{where}: invalid table row: {error}", fix)
+                self._skip(f"{where}{lines.last_line()}: invalid table row: {error}", fix)
                 continue
             if not row:
                 continue
             if len(row) != len(names):
-                self._skip(f"{where}: the row must have {len(names)} values, got {len(row)}")
+                self._skip(
+                    f"{where}{lines.last_line()}: the row must have {len(names)} values, got {len(row)}"
+                )
                 continue
             if not self.merged and any(_has_rows(value, delimiter, len(names)) for value in row):
                 self.merged = where

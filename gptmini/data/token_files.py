@@ -224,6 +224,10 @@ def read_header(path: Path) -> TokenFile:
 def _check_raw(path: Path, size: int, start: bytes) -> None:
     if start and all(byte in TEXT for byte in start):
         raise UserError(f"{path} looks like text, but must contain token ids; use data=text")
+    if start.startswith(b"\x93NUMPY"):
+        raise UserError(
+            f"{path} is a NumPy file, but must contain only token ids; write the ids with tofile()"
+        )
     if size == 0 or size % RAW.itemsize:
         raise UserError(
             f"{path} must contain ids of {RAW.itemsize} bytes, got a file of {size:,} bytes"

@@ -234,7 +234,7 @@ def test_a_chat_that_the_template_refuses_is_named_or_left_out_and_counted(tmp_p
         with pytest.raises(KeyboardInterrupt):
             start()
     store = start()
-    (note,) = [note for note in notes if "because the template" in note]
+    (note,) = [note for note in notes if "by the template" in note]
     assert re.match(r"30 chats .* first error: .*some\.jsonl, line 6 .*roles must alternate$", note)
     listed = (store.folder / "skipped.txt").read_text()
     assert [int(n) for n in re.findall(r"line (\d+)", listed)] == [*range(6, 301, 10)]
