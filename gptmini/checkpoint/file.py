@@ -88,7 +88,8 @@ def _check_format(checkpoint: dict, path: Path) -> None:
             f"{path} is not a gptmini checkpoint: the gptmini header or the weights are missing"
         )
     written_by = str(entry.get("version"))
-    if entry.get("format") != FORMAT or written_by.startswith(UNREAD):
+    is_known = isinstance(entry.get("format"), int) and entry["format"] == FORMAT
+    if not is_known or written_by.startswith(UNREAD):
         raise UserError(
             f"{path} was written by gptmini {written_by:.20}, in checkpoint format {entry.get('format')!r:.20}, which "
             "this version cannot read; install that version, or export the model with it and import the export"

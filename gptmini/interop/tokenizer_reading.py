@@ -4,6 +4,7 @@ If gptmini exported the tokenizer, the result is a tokenizer of gptmini. Otherwi
 file. In this module, "theirs" are the tokenizers of Hugging Face and "ours" are the tokenizers of gptmini.
 """
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -144,7 +145,7 @@ def _ours(theirs: "tokenizers.Tokenizer", tokens: list[str]) -> Tokenizer | None
     kind = type(theirs.model).__name__
     if kind == "WordLevel" and all(len(token) == 1 for token in plain):
         return CharTokenizer("".join(plain), end_of_text=ends)
-    if kind != "BPE" or not theirs.model.ignore_merges or not ends:
+    if kind != "BPE" or not ends:
         return None
     try:
         ranks = [letters_to_bytes(token) for token in plain]
@@ -159,8 +160,26 @@ def _is_export_of(ours: Tokenizer, theirs: "tokenizers.Tokenizer") -> bool:
     theirs.no_truncation()
     theirs.no_padding()
     exported = to_tokenizers(ours)
-    if theirs.to_str() == exported.to_str():
+    if theirs.to_str() == exported.to_str() or _is_like_gpt2(json.loads(theirs.to_str())):
         return True
     # transformers writes this step, which adds nothing, into each file that it saves.
     exported.post_processor = TemplateProcessing(single="$A", special_tokens=[])
     return theirs.to_str() == exported.to_str()
+
+
+def _is_like_gpt2(values: dict[str, Any]) -> bool:
+    """Whether a tokenizer.json has the form of GPT-2's published one, in which merge i makes the token 256 + i."""
+    model = values["model"]
+    tokens = sorted(model["vocab"], key=model["vocab"].__getitem__)[256:]
+    merged = ["".join(pair) for pair in model["merges"]]
+    steps = [values[name] for name in ("pre_tokenizer", "post_processor", "decoder")]
+    settings = ("dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix")
+    return (
+        values["normalizer"] is None
+        and [step and step["type"] for step in steps] == ["ByteLevel"] * 3
+        and not values["pre_tokenizer"]["add_prefix_space"]
+        and values["pre_tokenizer"]["use_regex"]
+        and not any(model[name] for name in settings)
+        and merged == [token for token in tokens if token != END_OF_TEXT]
+        and len(values["added_tokens"]) == 1
+    )

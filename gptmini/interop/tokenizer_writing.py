@@ -118,7 +118,8 @@ def write_tokenizer(
 
     template = tokenizer.chat_template
     known = config.get("chat_template")
-    templates = [one["template"] for one in known] if isinstance(known, list) else [known]
+    several = known if isinstance(known, list) else [known]
+    templates = [one.get("template") if isinstance(one, dict) else one for one in several]
     if template is not None and template not in templates:
         (folder / "chat_template.jinja").write_bytes(template.encode("utf-8"))
 

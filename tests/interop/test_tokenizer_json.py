@@ -5,13 +5,14 @@ import os
 import random
 
 import pytest
-from tokenizers import AddedToken, Regex, pre_tokenizers
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, processors
 
 from gptmini import tokenizer
 from gptmini.interop.tokenizer_reading import read_tokenizer
 from gptmini.interop.tokenizer_writing import list_merges, to_tokenizers
 from gptmini.loading import OfModelSettings, load_tokenizer
 from gptmini.tokenizer import LibraryTokenizer
+from gptmini.tokenizer.letters import bytes_to_letters
 from gptmini.user_error import UserError
 from interop.library_tokenizers import learned, of_sentence_piece
 from tokenizer.texts import TRAIN, WORDS, random_texts, tokenizer_of_gpt2
@@ -132,3 +133,21 @@ def test_a_published_tokenizer_needs_no_model(tmp_path, special, named, end):
     assert read.to_dict() == load_tokenizer(tmp_path).to_dict()
     assert (read.n_vocab, read.end_of_text) == (made.get_vocab_size(), end)
     assert read.encode(WORDS) == made.encode(WORDS, add_special_tokens=False).ids
+
+
+@pytest.mark.parametrize("adds_space", [False, True])
+def test_a_file_of_gpt2s_published_form_is_a_tokenizer_of_gptmini(tmp_path, adds_space):
+    letters = [bytes_to_letters(bytes([i])) for i in range(256)]
+    tokens = [*letters, "\u0120t", "\u0120a", "\u0120th", "<|endoftext|>"]
+    merges = [("\u0120", "t"), ("\u0120", "a"), ("\u0120t", "h")]
+    made = Tokenizer(models.BPE({token: i for i, token in enumerate(tokens)}, merges))
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=adds_space)
+    made.post_processor = processors.ByteLevel(trim_offsets=False)
+    made.decoder = decoders.ByteLevel()
+    made.add_special_tokens(["<|endoftext|>"])
+    made.save(str(tmp_path / "tokenizer.json"))
+
+    read = read_tokenizer(tmp_path)
+    assert isinstance(read, LibraryTokenizer) == adds_space
+    for text in [WORDS, *random_texts(100, seed=1)]:
+        assert read.encode(text) == made.encode(text).ids
