@@ -22,6 +22,10 @@ def main(arguments: list[str]) -> None:
     with one_line_errors():
         options = parse_flags("sweep", arguments)
         own = [line for line in options.overrides if is_sweep_override(line)]
+        if any(key_of(line).startswith("sweep.params") for line in own):
+            raise UserError(
+                "sweep.params works only in a file; write KEY=VALUES such as optimizer.lr=0.1,0.2"
+            )
         composed = compose("sweep", own, options.config_dir)
         if options.help:
             show_help("sweep", composed, options.keys)

@@ -325,7 +325,12 @@ def prompt_option(store: "TokenStore") -> list[str]:
     ids = without_marks(store.tokens("val")[:PROMPT_TOKENS])
     text = store.tokenizer.decode(ids.tolist()).replace(END_OF_TEXT, "\n")
     words = WORDS.search(text) or re.search(r"\w+", text)
-    return [] if words is None else ["--prompt", words[0][:PROMPT_LENGTH]]
+    if words is None:
+        return []
+    prompt = words[0]
+    if len(prompt) > PROMPT_LENGTH:
+        prompt = prompt[: PROMPT_LENGTH + 1].rpartition(" ")[0] or prompt[:PROMPT_LENGTH]
+    return ["--prompt", prompt]
 
 
 def resume_command(run: "Run", typed: "Typed") -> str:

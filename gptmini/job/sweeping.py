@@ -17,6 +17,7 @@ from gptmini.key_table import keys_with
 from gptmini.process import restore_gc_and_sigint
 from gptmini.sweep import Space, SweepSettings
 from gptmini.training.settings import Settings
+from gptmini.user_error import UserError
 from gptmini.world import cpu_cores
 
 # The command that trains a run, without its overrides. -P keeps Python from importing from the working directory.
@@ -118,6 +119,10 @@ def check_and_prepare(space: Space, config_dir: str | None) -> tuple[Settings, s
     for overrides in space.examples():
         plain, typed = resolve_configuration(compose("train", overrides, config_dir))
         settings = build_settings(plain)
+        if plain["callbacks"].get("scalars") is None:
+            raise UserError(
+                "callbacks.scalars must be on, because a sweep compares the losses that it logs"
+            )
         assert settings.text is not None
         settings.text()
         parts.append((settings, typed))

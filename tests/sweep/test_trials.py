@@ -5,6 +5,7 @@ import json
 import pytest
 
 from gptmini.runs import RunStatus, locked, write_status
+from gptmini.user_error import UserError
 from pretended_sweep import RATE, trials_in
 
 
@@ -47,6 +48,12 @@ def test_tpe_learns_where_the_loss_is_low(tmp_path):
     texts = finish_all(trials, lambda texts: float(texts["optimizer.lr"]))
     rates = [float(values["optimizer.lr"]) for values in texts]
     assert sum(rates[-10:]) < sum(rates[:10]) / 2
+
+
+def test_runs_of_an_earlier_version_are_no_trials(tmp_path):
+    begin(trials_in(tmp_path), 0)
+    with pytest.raises(UserError, match="name=OTHER"):
+        trials_in(tmp_path).describe({})
 
 
 def test_a_run_that_has_begun_keeps_its_values(tmp_path):
