@@ -26,7 +26,9 @@ class EarlyStopping(callbacks.EarlyStopping):
 
     def load_state_dict(self, state_dict: dict) -> None:
         """Restore the counts, but not the reason why an earlier start of the run ended."""
-        super().load_state_dict({**state_dict, "stopping_reason_message": None})
+        # Earlier checkpoints contain the counts of another rule. Then count from here.
+        if "wait_count" in state_dict:
+            super().load_state_dict({**state_dict, "stopping_reason_message": None})
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: GPTModule) -> None:
         """Count a validation that is due, and end the run after `patience` validations without a lower loss."""
