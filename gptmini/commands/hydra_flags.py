@@ -190,8 +190,8 @@ def _check_jobs_differ(overrides: Sequence[str]) -> None:
         key, value = key_of(line), line.partition("=")[2]
         if key in ("folder", "resume") and "," not in value and "${" not in value:
             raise UserError(
-                f"{line} names a single run, but -m starts several runs; give each run its own folder, such as "
-                "folder=runs/mine/${hydra:job.num}"
+                f"{line} names a single run, but -m starts several runs; leave out -m, or give each run its own "
+                "folder, such as folder=runs/mine/${hydra:job.num}"
             )
         # If a path is a folder but not the folder of a run, it means the latest run in this folder.
         place = Path(value).expanduser()

@@ -27,7 +27,10 @@ REWORDED = (
     (r"argument (\S+): invalid int value: (.*)", r"\1 must be an integer, got \2"),
     (r"argument (\S+): invalid float value: (.*)", r"\1 must be a number, got \2"),
     (r"argument (\S+): not allowed with argument (\S+)", r"give either \2 or \1, not both"),
+    (r"argument (\S+): expected .*", r"\1 requires a value"),
+    (r"argument (\S+): ignored explicit argument (.*)", r"\1 takes no value, got \2"),
     (r"the following arguments are required: runs?", "missing argument: run, such as runs/latest"),
+    (r"the following arguments are required: (.*)", r"missing argument: \1; see --help"),
 )
 # What to write instead of a text among the arguments, by command.
 TEXT_FIXES = {

@@ -30,6 +30,9 @@ HYDRA_MESSAGES = {
     r"Could not append to config. An item is already at '([^']+)'": (
         "{0} exists already; write {0}=VALUE without a leading +"
     ),
+    r"Could not delete from config. '([^']+)' does not exist": (
+        "cannot remove {0}, because it is null or does not exist"
+    ),
     r"Could not load '([^']+)/([^']+)'": "unknown option {0}={1}; --help lists all options",
     r"LexerNoViableAltException: (.*)": (
         "cannot parse {0}; a key has only letters, digits, dots and underscores"
@@ -103,6 +106,8 @@ def _sentence(error: BaseException, key: str = "") -> str | None:
     is_clear = name in ("MisconfigurationException", "UsageError")
     is_clear |= text.startswith(("Early stopping conditioned on metric", "You set `--ntasks="))
     is_clear |= isinstance(error, ModuleNotFoundError) and "pip install" in text
+    # Python's error for an integer of thousands of digits, and Hydra's for a wrong value of its own keys.
+    is_clear |= text.startswith(("Exceeds the limit", "Instantiation: _"))
     # Python's error for a path that starts with ~ and an unknown user name.
     is_clear |= text == "Could not determine home directory."
     return text if is_clear else None

@@ -31,10 +31,21 @@ def texts_as_overrides(words: Sequence[str]) -> list[str]:
         if is_other_data or key_of(line) == "data.path":
             raise UserError(f"give either {line} or {texts[0]}, not both")
 
+    texts = [_as_path(text) for text in texts]
     path = as_override("data.path", texts[0])
     if len(texts) > 1:
         path = f"data.path=[{','.join(map(quoted, texts))}]"
     return ["data=text", path, *(line for line in others if line != "data=text")]
+
+
+def _as_path(text: str) -> str:
+    """In the name of an existing file, ~ does not mean the home folder, and ${ does not start an interpolation."""
+    if text.startswith("~") and exists(text):
+        text = str(Path(text).absolute())
+    if "${" in text and Path(text).is_file():
+        # The configuration is resolved more than once, so OmegaConf's own escape would not last.
+        text = glob.escape(text).replace("${", "[$]{")
+    return text
 
 
 def without_keys(words: Sequence[str]) -> tuple[list[str], list[str]]:

@@ -191,6 +191,5 @@ def test_mistakes_are_one_line(script, trained):
     script("train", "-m", "seed=1,2", "--dry-run").assert_refused("--dry-run", "-m")
     script("train", "--cfg", "job", "--dry-run").assert_refused("--dry-run", "--cfg")
     script("train", "--dryrun").assert_refused("--dryrun", "did you mean --dry-run?")
-    script("train", "dry-run=true").assert_refused("dry-run=true", "did you mean --dry-run?")
     script("prepare", "--dry-run").assert_refused("--dry-run")
     script("train", "--dry-run", "trainer.max_stepz=4").assert_refused("trainer.max_steps")

@@ -1,5 +1,7 @@
 """A word without an equals sign is a text: gptmini train my.txt means data=text data.path=my.txt."""
 
+import json
+
 import pytest
 import yaml
 
@@ -54,6 +56,15 @@ def test_words_that_set_or_remove_keys_are_not_texts(folder):
     assert texts_as_overrides(words) == words
     (folder / "seed=2").touch()
     assert texts_as_overrides(words) == ["data=text", 'data.path="seed=2"', *words[1:]]
+
+
+@pytest.mark.parametrize("names", [["~x.txt"], ["${x}.txt"], ["~x.txt", "a[1]${x}.txt"]])
+def test_a_text_may_have_any_name(folder, script, names):
+    for letter, name in zip("ab", names, strict=False):
+        (folder / name).write_text(letter * 100)
+    script("prepare", *names, "tokenizer=char")
+    (meta,) = (folder / "data").glob("*/meta.json")
+    assert json.loads(meta.read_text())["tokenizer"]["characters"] == "ab"[: len(names)]
 
 
 def test_python_takes_texts_too(script):
