@@ -56,8 +56,8 @@ class Trials:
         path = self.folder / FILE
         with FileLock(self.folder / ".locks" / FILE):
             if not path.exists():
-                if any(map(is_run, self.folder.iterdir())):
-                    raise UserError(f"{self.folder} has runs, but no {FILE}; add name=OTHER")
+                if any(is_run(self.folder / str(trial)) for trial in range(self.n_trials)):
+                    raise UserError(f"{self.folder} has trials, but no {FILE}; add name=OTHER")
                 text = yaml.safe_dump(dict(description), sort_keys=False, allow_unicode=True)
                 with replacing(path) as file:
                     file.write(f"{HEADING}{text}".encode())
