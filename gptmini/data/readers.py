@@ -195,9 +195,10 @@ class Reader:
             if not row:
                 continue
             if len(row) != len(names):
-                self._skip(
-                    f"{where}{lines.last_line()}: the row must have {len(names)} values, got {len(row)}"
-                )
+                problem = f"{where}{lines.last_line()}: the row must have {len(names)} values, got {len(row)}"
+                if any('"' in value for value in row) and not self.is_quoted(kind):
+                    problem += " (data.quote=true joins lines between quotation marks)"
+                self._skip(problem)
                 continue
             if not self.merged and any(_has_rows(value, delimiter, len(names)) for value in row):
                 self.merged = where

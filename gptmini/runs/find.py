@@ -114,7 +114,8 @@ def find_checkpoint(path: str | Path) -> Path:
             "unless callbacks.checkpoints is off"
         )
     raise UserError(
-        f"{path} has no checkpoint (checkpoints/best.ckpt or last.ckpt); train the run first, or give a .ckpt file"
+        f"{path} has no checkpoint (checkpoints/best.ckpt or last.ckpt); train the run first, give a .ckpt file, or "
+        "use gptmini import for the model of another program"
     )
 
 
