@@ -172,8 +172,10 @@ def _is_like_gpt2(values: dict[str, Any]) -> bool:
     model = values["model"]
     tokens = sorted(model["vocab"], key=model["vocab"].__getitem__)[256:]
     merged = ["".join(pair) for pair in model["merges"]]
+
     steps = [values[name] for name in ("pre_tokenizer", "post_processor", "decoder")]
     settings = ("dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix")
+
     return (
         values["normalizer"] is None
         and [step and step["type"] for step in steps] == ["ByteLevel"] * 3

@@ -84,6 +84,7 @@ def climb(
             if not rungs and width == widths[-1]:
                 raise
             continue
+
         if rungs and n_block_weights(config) > MOST_WEIGHTS * text.n_bytes:
             break
         try:
@@ -92,6 +93,7 @@ def climb(
             if not rungs or not ran_out_of_memory(error):
                 raise
             break
+
         if best_of(rungs) is not rungs[-1]:
             break
     return rungs
