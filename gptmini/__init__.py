@@ -6,7 +6,7 @@ Each public name is imported when it is first used, so `import gptmini` alone do
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from gptmini.version import __version__
+from gptmini.system.version import __version__
 
 if TYPE_CHECKING:
     from gptmini.attention import CausalMultiHeadAttention
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from gptmini.loading import load
     from gptmini.model import GPT, GPTConfig, preset
     from gptmini.serving.conversation import chat
-    from gptmini.user_error import UserError
+    from gptmini.system.errors import UserError
 
 _HOMES = {
     "CausalMultiHeadAttention": "gptmini.attention",
     "GPT": "gptmini.model",
     "GPTConfig": "gptmini.model",
-    "UserError": "gptmini.user_error",
+    "UserError": "gptmini.system.errors",
     "batches": "gptmini.data.batches",
     "chat": "gptmini.serving.conversation",
     "evaluate": "gptmini.evaluation",

@@ -3,7 +3,8 @@
 import sys
 from pathlib import Path
 
-from gptmini import commands, process
+from gptmini import commands
+from gptmini.system import process
 
 
 def main(command: str | None = None) -> None:

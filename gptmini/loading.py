@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from pydantic.dataclasses import dataclass
 
-from gptmini.files import expand_home
 from gptmini.model.config import GPTConfig
 from gptmini.runs import find_checkpoint, similar_run
 from gptmini.settings import STRICT
+from gptmini.system.errors import UserError
+from gptmini.system.files import expand_home
 from gptmini.tokenizer import Tokenizer, from_dict, prebuilt
-from gptmini.user_error import UserError
 
 if TYPE_CHECKING:
     from gptmini.evaluation.measured import TrainedModel
@@ -58,7 +58,7 @@ def load_for_sampling(
     device is auto, cpu, cuda or mps. dtype is auto, fp32, bf16 or fp64. Compiled models cannot be packed.
     """
     from gptmini.generation import pack
-    from gptmini.hardware import choose_device, choose_dtype
+    from gptmini.system.hardware import choose_device, choose_dtype
 
     chosen = choose_device(device)
     model, tokenizer = load(path)

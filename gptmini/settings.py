@@ -20,7 +20,7 @@ from pydantic import (
     ValidationError,
 )
 
-from gptmini.user_error import UserError
+from gptmini.system.errors import UserError
 
 # Refuse a string in place of a number, 1 in place of true, infinite numbers, and unknown keys.
 STRICT = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)

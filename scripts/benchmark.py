@@ -9,8 +9,8 @@ from pathlib import Path
 from types import ModuleType
 
 from gptmini.commands.mistakes import one_line_errors
-from gptmini.process import choose_spin_count
-from gptmini.user_error import UserError
+from gptmini.system.errors import UserError
+from gptmini.system.process import choose_spin_count
 
 FOLDER = Path(__file__).resolve().parent / "benchmarks"
 # Files in the folder that are not benchmarks.

@@ -8,7 +8,7 @@ from contextlib import suppress
 
 import torch
 
-from gptmini import hardware
+from gptmini.system import hardware
 
 
 def gptmini():

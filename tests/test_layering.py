@@ -15,19 +15,12 @@ PACKAGE = ROOT / "gptmini"
 # The packages and single files of gptmini, lowest layer first. A file may import from lower layers and its own package.
 LAYERS = (
     (
-        "durations",
-        "files",
-        "hub_errors",
+        "system",
         "printable",
         "settings",
-        "untrusted",
-        "user_error",
-        "version",
-        "world",
-        "process",
         "key_table",
     ),
-    ("attention", "hardware", "optim", "tokenizer"),
+    ("attention", "optim", "tokenizer"),
     ("data", "model"),
     ("checkpoint", "evaluation", "generation", "interop"),
     ("runs",),

@@ -10,7 +10,7 @@ from gptmini.attention import functional
 from gptmini.attention.cache import LayerCache
 from gptmini.attention.linear import Linear
 from gptmini.attention.rotary import Rotary, rotate
-from gptmini.user_error import UserError
+from gptmini.system.errors import UserError
 
 
 class CausalMultiHeadAttention(nn.Module):

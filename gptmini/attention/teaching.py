@@ -30,7 +30,7 @@ from torch import Tensor, nn
 
 from gptmini.attention import functional
 from gptmini.attention.causal import CausalMultiHeadAttention  # noqa: F401  rung 7
-from gptmini.user_error import UserError
+from gptmini.system.errors import UserError
 
 
 class SelfAttention(nn.Module):

@@ -11,12 +11,12 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from gptmini.files import flush_file, replacing
 from gptmini.model.config import GPTConfig, config_from_file
 from gptmini.model.gpt import GPT, meta_gpt
-from gptmini.untrusted import read_tensors
-from gptmini.user_error import UserError
-from gptmini.version import __version__
+from gptmini.system.errors import UserError
+from gptmini.system.files import flush_file, replacing
+from gptmini.system.untrusted import read_tensors
+from gptmini.system.version import __version__
 
 FORMAT = 1  # number of this layout; read_checkpoint refuses a file with a different number
 UNREAD = ("0.1.", "0.2.")  # versions that wrote the same layout, but other settings

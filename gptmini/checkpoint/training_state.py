@@ -7,7 +7,7 @@ from torch import Tensor
 
 from gptmini.checkpoint.file import build_model
 from gptmini.model.gpt import GPT
-from gptmini.user_error import UserError
+from gptmini.system.errors import UserError
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from gptmini.commands.mistakes import one_line_errors, print_error
 from gptmini.configuration.user_modules import allow_user_modules
-from gptmini.process import MISUSE
-from gptmini.user_error import did_you_mean
-from gptmini.version import __version__
+from gptmini.system.errors import did_you_mean
+from gptmini.system.process import MISUSE
+from gptmini.system.version import __version__
 
 COMMANDS = {
     "train": "train a GPT on text, or resume a run",

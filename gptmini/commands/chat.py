@@ -12,12 +12,12 @@ from gptmini.commands.options import parse_options
 from gptmini.commands.sample_options import DEVICE, RUN, SAMPLING, rules_of
 from gptmini.commands.sample_output import SHOWN_ON_TERMINALS, CtrlC, prepare_stdin
 from gptmini.configuration.messages import advising_on_memory
-from gptmini.files import encodable, expand_home
 from gptmini.job.printing import print_lines, print_note, print_resolved_run
-from gptmini.process import MISUSE, restore_gc_and_sigint
 from gptmini.runs import named_run
 from gptmini.settings import CHAT_TOKENS, SAMPLE_SEED
-from gptmini.user_error import UserError, did_you_mean
+from gptmini.system.errors import UserError, did_you_mean
+from gptmini.system.files import encodable, expand_home
+from gptmini.system.process import MISUSE, restore_gc_and_sigint
 
 if TYPE_CHECKING:
     from gptmini.serving.conversation import Conversation
@@ -68,9 +68,9 @@ def main(arguments: list[str]) -> None:
     run = named_run(options.run, saved=True)
 
     from gptmini.generation import Rules
-    from gptmini.hardware import dtype_name
     from gptmini.loading import load_for_sampling
     from gptmini.serving.conversation import Conversation
+    from gptmini.system.hardware import dtype_name
 
     rules = Rules(**rules_of(options))
     restore_gc_and_sigint()

@@ -12,9 +12,9 @@ from gptmini.commands.options import parse_options
 from gptmini.configuration.messages import advising_on_memory
 from gptmini.job.printing import print_lines, print_note, print_resolved_run
 from gptmini.loading import open_model
-from gptmini.process import OUT_OF_RESOURCES, restore_gc_and_sigint
 from gptmini.runs import named_run
-from gptmini.user_error import UserError
+from gptmini.system.errors import UserError
+from gptmini.system.process import OUT_OF_RESOURCES, restore_gc_and_sigint
 
 # Importing torch takes seconds, so main imports it after the options are checked.
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def main(arguments: list[str]) -> None:
     from rich.console import Console
 
     from gptmini.evaluation.measured import measure, report_of, scores_per_document
-    from gptmini.hardware import choose_device
+    from gptmini.system.hardware import choose_device
 
     restore_gc_and_sigint()
     device = choose_device(options.device)

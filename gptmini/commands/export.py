@@ -6,10 +6,10 @@ import os
 from gptmini.commands.mistakes import one_line_errors
 from gptmini.commands.options import parse_options
 from gptmini.job.printing import print_lines, print_resolved_run
-from gptmini.process import restore_gc_and_sigint
 from gptmini.runs import named_run
 from gptmini.settings import SAMPLE_TEMPERATURE
-from gptmini.user_error import UserError
+from gptmini.system.errors import UserError
+from gptmini.system.process import restore_gc_and_sigint
 
 KINDS = ("gpt2", "llama", "mistral", "qwen2", "qwen3", "nanochat")
 DTYPES = ("fp32", "bf16", "fp16", "q8_0")
@@ -56,12 +56,12 @@ def main(arguments: list[str]) -> None:
     run = named_run(options.run, saved=True)
 
     from gptmini.checkpoint.file import read_checkpoint
-    from gptmini.files import encodable
     from gptmini.interop import ARCHITECTURES, write_folder, write_gguf
     from gptmini.interop.folder import require_empty
     from gptmini.interop.folder_settings import stored_source_settings
     from gptmini.loading import model_and_tokenizer
     from gptmini.runs import find_checkpoint
+    from gptmini.system.files import encodable
 
     restore_gc_and_sigint()
     out = options.out

@@ -9,11 +9,11 @@ import yaml
 
 from gptmini.configuration.keys import files_of_group, known_keys, option_files, unknown_key
 from gptmini.configuration.overrides import key_of
-from gptmini.files import CONFIGS
 from gptmini.job.printing import print_lines
 from gptmini.key_table import keys_with
-from gptmini.untrusted import LOADER, read_yaml
-from gptmini.user_error import UserError
+from gptmini.system.errors import UserError
+from gptmini.system.files import CONFIGS
+from gptmini.system.untrusted import LOADER, read_yaml
 
 if TYPE_CHECKING:
     from gptmini.configuration.compose import Composed

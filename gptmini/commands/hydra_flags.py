@@ -23,11 +23,11 @@ from gptmini.configuration.messages import explain
 from gptmini.configuration.overrides import key_of, quote_for_hydra
 from gptmini.configuration.texts import is_override, override_for, texts_as_overrides, without_keys
 from gptmini.configuration.user_modules import allow_user_modules
-from gptmini.files import CONFIGS
-from gptmini.process import MISUSE, mute
-from gptmini.user_error import UserError
-from gptmini.version import __version__
-from gptmini.world import this_world
+from gptmini.system.errors import UserError
+from gptmini.system.files import CONFIGS
+from gptmini.system.process import MISUSE, mute
+from gptmini.system.version import __version__
+from gptmini.system.world import this_world
 
 # A function that runs a job of a command. With -m, its result goes to Hydra's sweepers.
 Job = Callable[[Composed], Any]

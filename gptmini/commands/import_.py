@@ -9,8 +9,8 @@ from gptmini.commands.mistakes import one_line_errors
 from gptmini.commands.options import parse_options
 from gptmini.job.printing import command_line, print_lines, print_topic
 from gptmini.loading import local_path
-from gptmini.process import restore_gc_and_sigint
-from gptmini.user_error import UserError
+from gptmini.system.errors import UserError
+from gptmini.system.process import restore_gc_and_sigint
 
 if TYPE_CHECKING:
     from gptmini.model import GPT, GPTConfig
@@ -35,9 +35,9 @@ def main(arguments: list[str]) -> None:
     folder = options.run
 
     from gptmini.checkpoint.file import header, write_checkpoint
-    from gptmini.files import new_folder
     from gptmini.interop.folder import require_empty
     from gptmini.interop.folder_settings import read_source_settings
+    from gptmini.system.files import new_folder
 
     restore_gc_and_sigint()
     require_empty(folder)

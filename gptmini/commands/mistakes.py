@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from gptmini.configuration.messages import exit_code_of, explain
 from gptmini.job.launch import RanksFailed
 from gptmini.job.printing import print_note
-from gptmini.process import INTERRUPTED, is_muted
-from gptmini.world import this_world
+from gptmini.system.process import INTERRUPTED, is_muted
+from gptmini.system.world import this_world
 
 # Every rank except rank 0 waits this many seconds before it prints an error. If rank 0 has the same error, it prints
 # the error and ends. Then torchrun ends all other ranks.

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from gptmini.commands.mistakes import print_error
-from gptmini.files import expand_home
-from gptmini.process import MISUSE
-from gptmini.user_error import similar
+from gptmini.system.errors import similar
+from gptmini.system.files import expand_home
+from gptmini.system.process import MISUSE
 
 # Error messages of argparse (Python 3.11 to 3.14), and the messages that gptmini prints instead.
 REWORDED = (

@@ -8,8 +8,8 @@ from gptmini.commands.train import show_configuration
 from gptmini.configuration.compose import Composed
 from gptmini.job.printing import print_lines
 from gptmini.key_table import keys_with
-from gptmini.process import restore_gc_and_sigint
-from gptmini.user_error import UserError
+from gptmini.system.errors import UserError
+from gptmini.system.process import restore_gc_and_sigint
 
 if TYPE_CHECKING:
     from gptmini.data import TokenStore

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from gptmini.commands.mistakes import one_line_errors
 from gptmini.commands.options import parse_options
 from gptmini.job.printing import print_lines, print_note, print_resolved_run
-from gptmini.process import restore_gc_and_sigint
-from gptmini.user_error import UserError
+from gptmini.system.errors import UserError
+from gptmini.system.process import restore_gc_and_sigint
 
 if TYPE_CHECKING:
     from gptmini.report.reported_run import ReportedRun
@@ -41,11 +41,11 @@ def main(arguments: list[str]) -> None:
     """Write the page or the table, and print the name and the size of the file."""
     options = parse(arguments)
 
-    from gptmini.files import encodable, replacing
     from gptmini.report.page import page_of
     from gptmini.report.reported_run import ReportedRun, give_names
     from gptmini.report.tables import csv_of
     from gptmini.runs import find_run
+    from gptmini.system.files import encodable, replacing
 
     restore_gc_and_sigint()
     if options.compare is None:

@@ -10,7 +10,7 @@ from gptmini.commands.mistakes import one_line_errors, print_error
 from gptmini.commands.options import parse_options
 from gptmini.job.printing import print_lines, print_note
 from gptmini.printable import printable
-from gptmini.user_error import UserError
+from gptmini.system.errors import UserError
 
 if TYPE_CHECKING:
     from gptmini.report.overview import Overview

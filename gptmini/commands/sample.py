@@ -13,10 +13,10 @@ from gptmini.commands.sample_options import DEVICE, RUN, SAMPLING, rules_of
 from gptmini.commands.sample_output import CtrlC, prepare_stdin, show_jsonl, show_text
 from gptmini.configuration.messages import advising_on_memory
 from gptmini.job.printing import print_note, print_resolved_run
-from gptmini.process import INTERRUPTED, MISUSE, restore_gc_and_sigint
 from gptmini.runs import named_run
 from gptmini.settings import SAMPLE_BATCH_SIZE, SAMPLE_SEED, SAMPLE_TOKENS
-from gptmini.user_error import UserError
+from gptmini.system.errors import UserError
+from gptmini.system.process import INTERRUPTED, MISUSE, restore_gc_and_sigint
 
 if TYPE_CHECKING:
     from gptmini.tokenizer import Tokenizer
@@ -62,8 +62,8 @@ def main(arguments: list[str]) -> None:
     run = named_run(options.run, saved=True)
 
     from gptmini.generation import Rules, generate_stream, in_order
-    from gptmini.hardware import check_compiler, choose_device
     from gptmini.loading import load_for_sampling
+    from gptmini.system.hardware import check_compiler, choose_device
 
     prompts = read_prompts(options)
     rules = rules_of(options)

@@ -4,7 +4,7 @@ import argparse
 from typing import Any
 
 from gptmini.settings import SAMPLE_TEMPERATURE
-from gptmini.user_error import UserError
+from gptmini.system.errors import UserError
 
 RUN = """
 run RUN  run folder such as runs/latest, checkpoint file, or exported folder; runs/NAME means its latest run

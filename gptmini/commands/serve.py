@@ -11,13 +11,13 @@ from gptmini.commands.mistakes import one_line_errors
 from gptmini.commands.options import parse_options
 from gptmini.commands.sample_options import DEVICE, RUN, SAMPLING, rules_of
 from gptmini.configuration.messages import advising_on_memory
-from gptmini.files import install_command
 from gptmini.job.printing import print_lines, print_note, print_resolved_run
 from gptmini.printable import printable
-from gptmini.process import restore_gc_and_sigint
 from gptmini.runs import named_run
 from gptmini.settings import CHAT_TOKENS
-from gptmini.user_error import UserError
+from gptmini.system.errors import UserError
+from gptmini.system.files import install_command
+from gptmini.system.process import restore_gc_and_sigint
 
 LOCAL_HOSTS = ("127.0.0.1", "localhost", "::1")
 # An origin as browsers send it, in lower case and without a path; or *, which stands for all origins.
@@ -94,10 +94,10 @@ def main(arguments: list[str]) -> None:
     path = named_run(options.run, saved=True)
 
     from gptmini.generation import Rules
-    from gptmini.hardware import dtype_name
     from gptmini.loading import load_for_sampling
     from gptmini.serving.engine import Engine
     from gptmini.serving.server import QuietServer, Server, ServerSettings, listen
+    from gptmini.system.hardware import dtype_name
 
     rules = rules_of(options)
     Rules(**rules)  # checks the ranges before the model is loaded

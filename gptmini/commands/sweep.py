@@ -11,9 +11,9 @@ from gptmini.configuration.building import build_component
 from gptmini.configuration.compose import compose
 from gptmini.configuration.overrides import key_of
 from gptmini.configuration.sweep_space import is_sweep_override, space_of
-from gptmini.files import install_command
 from gptmini.job.sweeping import detach_from_launcher, train_all
-from gptmini.user_error import UserError
+from gptmini.system.errors import UserError
+from gptmini.system.files import install_command
 
 
 def main(arguments: list[str]) -> None:

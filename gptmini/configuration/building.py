@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from gptmini.configuration.keys import known_keys, nearest_key, unknown_key
 from gptmini.configuration.overrides import shown
+from gptmini.system.errors import UserError
+from gptmini.system.world import this_world
 from gptmini.training.settings import PrepareSettings, RootSettings, Settings, TextSettings
-from gptmini.user_error import UserError
-from gptmini.world import this_world
 
 # Importing torch and Lightning takes seconds. A wrong value is reported before these imports.
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def build_settings(plain: Mapping[str, Any], changes: Mapping[str, Any] | None =
     tokenizer = build_component(config.tokenizer)
     trainer, notes = _trainer_settings(config)
 
-    from gptmini.hardware import choose_hardware
+    from gptmini.system.hardware import choose_hardware
     from gptmini.training.quiet import quieten_lightning
 
     quieten_lightning()

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gptmini.configuration.overrides import Typed, quote_for_hydra, quoted, shown
-from gptmini.files import CONFIGS
-from gptmini.user_error import UserError
+from gptmini.system.errors import UserError
+from gptmini.system.files import CONFIGS
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig

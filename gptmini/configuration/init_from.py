@@ -10,7 +10,7 @@ from gptmini.configuration.overrides import Typed, key_of
 from gptmini.key_table import keys_with
 from gptmini.loading import local_path, trained_by
 from gptmini.model.config import NORM_EPS
-from gptmini.user_error import UserError
+from gptmini.system.errors import UserError
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig

@@ -5,9 +5,9 @@ from functools import cache
 from pathlib import Path
 
 from gptmini.configuration.overrides import Typed, key_of
-from gptmini.files import CONFIGS
-from gptmini.untrusted import read_yaml
-from gptmini.user_error import similar
+from gptmini.system.errors import similar
+from gptmini.system.files import CONFIGS
+from gptmini.system.untrusted import read_yaml
 
 COMPOSED = ("train", "prepare", "sweep")  # commands whose configuration Hydra composes
 # Groups of named parts. A user adds parts with +GROUP.NAME.

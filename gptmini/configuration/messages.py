@@ -8,10 +8,10 @@ from contextlib import contextmanager
 from typing import Any
 
 from gptmini.configuration.overrides import shown
-from gptmini.files import install_command
-from gptmini.process import MISUSE, OUT_OF_RESOURCES
-from gptmini.user_error import TryLater, UserError, ran_out_of_memory, similar
-from gptmini.world import this_world
+from gptmini.system.errors import TryLater, UserError, ran_out_of_memory, similar
+from gptmini.system.files import install_command
+from gptmini.system.process import MISUSE, OUT_OF_RESOURCES
+from gptmini.system.world import this_world
 
 # The names that pydantic gives to the members of a union. These names are not part of a key.
 MEMBER = re.compile(r"[a-z]+-|(int|float|bool|str|list|dict|none|function|literal|constrained)\b")

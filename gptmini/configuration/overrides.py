@@ -4,9 +4,9 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from gptmini.files import CONFIGS
 from gptmini.key_table import keys_with
-from gptmini.user_error import UserError
+from gptmini.system.errors import UserError
+from gptmini.system.files import CONFIGS
 
 # Keys for which Hydra would create an empty folder. gptmini writes runs elsewhere.
 FOLDERS = ("hydra.run.dir", "hydra.run")

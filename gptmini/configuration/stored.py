@@ -18,7 +18,7 @@ from gptmini.configuration.keys import groups, is_user_component, user_component
 from gptmini.configuration.overrides import Typed, key_of, shown
 from gptmini.configuration.trust import check_components
 from gptmini.key_table import keys_with
-from gptmini.user_error import UserError
+from gptmini.system.errors import UserError
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from gptmini.configuration.overrides import key_of, quote_for_hydra, quoted
 from gptmini.key_table import keys_with
 from gptmini.sweep import Space
-from gptmini.user_error import UserError
+from gptmini.system.errors import UserError
 
 if TYPE_CHECKING:
     from hydra.core.override_parser.types import Override

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from gptmini.configuration.keys import files_of_group, groups, known_keys
 from gptmini.configuration.overrides import as_override, key_of, quoted, shown
-from gptmini.files import exists, expand_home
-from gptmini.user_error import UserError, did_you_mean
+from gptmini.system.errors import UserError, did_you_mean
+from gptmini.system.files import exists, expand_home
 
 SPLIT_LIST = ("]", "}", ",")  # the ends of the words into which a shell splits a list or a mapping
 

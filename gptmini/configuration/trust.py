@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from gptmini.configuration.keys import known_keys
 from gptmini.configuration.overrides import Typed
-from gptmini.files import CONFIGS
-from gptmini.untrusted import nodes, read_yaml
-from gptmini.user_error import UserError
+from gptmini.system.errors import UserError
+from gptmini.system.files import CONFIGS
+from gptmini.system.untrusted import nodes, read_yaml
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig

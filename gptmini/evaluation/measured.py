@@ -19,8 +19,8 @@ from gptmini.evaluation.score import Evaluation, Sums, exponential, score
 from gptmini.evaluation.texts import HeldOutText
 from gptmini.evaluation.windows import BLOCK_BYTES, documents_alone, stream
 from gptmini.model import GPT
+from gptmini.system.errors import UserError
 from gptmini.tokenizer import Tokenizer, bos_id_of, identity_of
-from gptmini.user_error import UserError
 
 
 class TrainedModel(NamedTuple):

@@ -14,7 +14,7 @@ from gptmini.evaluation.windows import BLOCK_BYTES, Passage
 from gptmini.model import GPT, next_token_loss
 from gptmini.model.gpt import in_eval_mode
 from gptmini.model.loss import split_rows
-from gptmini.user_error import UserError
+from gptmini.system.errors import UserError
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ import numpy as np
 from gptmini.data import TextCorpus, TokenStore
 from gptmini.data.ids import without_marks
 from gptmini.data.store import Excerpt
+from gptmini.system.errors import UserError
 from gptmini.tokenizer import Tokenizer, document_prefix, from_dict, identity_of, without_prefix
-from gptmini.user_error import UserError
 
 
 class PreparedText:

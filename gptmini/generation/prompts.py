@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from gptmini.user_error import UserError
+from gptmini.system.errors import UserError
 
 
 def prompt_from(data: bytes, name: str) -> str:

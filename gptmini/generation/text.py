@@ -21,8 +21,8 @@ from gptmini.settings import (
     SAMPLE_TOKENS,
     first_error,
 )
+from gptmini.system.errors import UserError, did_you_mean
 from gptmini.tokenizer import REPLACEMENT, Tokenizer
-from gptmini.user_error import UserError, did_you_mean
 
 # Maximum number of samples per call. All samples take memory from the start, so a wrong number could fill the memory.
 MOST_SAMPLES = 1_000_000

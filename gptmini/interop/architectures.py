@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 from gptmini.model.config import GPTConfig
 from gptmini.model.layers import RMS_NORM_EPS
-from gptmini.user_error import UserError
+from gptmini.system.errors import UserError
 
 
 @dataclass(frozen=True, kw_only=True)

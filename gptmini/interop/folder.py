@@ -7,7 +7,6 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from gptmini.files import encodable, flush_file, new_folder
 from gptmini.interop.architectures import ARCHITECTURES
 from gptmini.interop.folder_settings import (
     CONFIG,
@@ -22,9 +21,10 @@ from gptmini.interop.hugging_face import to_hugging_face
 from gptmini.interop.reading import GPT2_PREFIX
 from gptmini.interop.tokenizer_writing import write_tokenizer
 from gptmini.model.gpt import GPT
+from gptmini.system.errors import UserError
+from gptmini.system.files import encodable, flush_file, new_folder
+from gptmini.system.version import __version__
 from gptmini.tokenizer import Tokenizer
-from gptmini.user_error import UserError
-from gptmini.version import __version__
 
 LARGEST_FILE = "5GB"  # if the weights are larger, they are split into several files, as on the hub
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}

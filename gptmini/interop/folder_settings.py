@@ -14,8 +14,8 @@ from typing_extensions import TypedDict  # pydantic requires this class before P
 
 from gptmini.interop.reading import in_a_list
 from gptmini.settings import checked
+from gptmini.system.untrusted import read_json
 from gptmini.tokenizer import Tokenizer, bos_id_of
-from gptmini.untrusted import read_json
 
 CONFIG = "config.json"
 GENERATION = "generation_config.json"

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from gptmini.interop.tokenizer_writing import to_tokenizers
+from gptmini.system.errors import UserError
 from gptmini.tokenizer import (
     SPLIT_PATTERN,
     BytePairTokenizer,
@@ -19,7 +20,6 @@ from gptmini.tokenizer import (
 from gptmini.tokenizer.chat_template import plain_jinja
 from gptmini.tokenizer.letters import bytes_to_letters
 from gptmini.tokenizer.library import SPACE
-from gptmini.user_error import UserError
 
 if TYPE_CHECKING:
     import gguf

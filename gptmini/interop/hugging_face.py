@@ -24,7 +24,7 @@ from gptmini.interop.architectures import (
 from gptmini.model.config import GPTConfig, config_from_file
 from gptmini.model.gpt import GPT, VOCABULARY, meta_gpt
 from gptmini.settings import checked
-from gptmini.user_error import UserError
+from gptmini.system.errors import UserError
 
 # transformers has two names for the tanh form of GELU.
 OTHER_NAMES = {"gelu_new": "gelu_pytorch_tanh"}

@@ -18,7 +18,7 @@ from typing_extensions import TypedDict  # pydantic requires this class before P
 from gptmini.interop.architectures import check_setting, refuse
 from gptmini.model.config import GPTConfig
 from gptmini.model.layers import RMS_NORM_EPS
-from gptmini.user_error import UserError
+from gptmini.system.errors import UserError
 
 KINDS = ("llama", "mistral", "qwen2", "qwen3")
 # The suffixes of the weights that rotary positions affect. Hugging Face models rotate by the angle of a position. Our

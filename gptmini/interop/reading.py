@@ -13,9 +13,9 @@ from gptmini.interop.tokenizer_reading import read_tokenizer
 from gptmini.model.config import GPTConfig
 from gptmini.model.gpt import GPT
 from gptmini.settings import FileName, checked
+from gptmini.system.errors import UserError
+from gptmini.system.untrusted import read_json, read_safetensors
 from gptmini.tokenizer import Tokenizer
-from gptmini.untrusted import read_json, read_safetensors
-from gptmini.user_error import UserError
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"

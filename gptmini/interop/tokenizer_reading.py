@@ -14,6 +14,8 @@ from typing_extensions import TypedDict  # pydantic requires this class before P
 
 from gptmini.interop.tokenizer_writing import to_tokenizers
 from gptmini.settings import checked
+from gptmini.system.errors import UserError
+from gptmini.system.untrusted import read_json, read_text
 from gptmini.tokenizer import (
     END_OF_TEXT,
     SPLIT_PATTERN,
@@ -26,8 +28,6 @@ from gptmini.tokenizer.byte_pairs import ALL_BYTES, BYTE_PATTERN
 from gptmini.tokenizer.letters import letters_to_bytes
 from gptmini.tokenizer.library import check_settings
 from gptmini.tokenizer.library_errors import library_errors
-from gptmini.untrusted import read_json, read_text
-from gptmini.user_error import UserError
 
 if TYPE_CHECKING:
     import tokenizers

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gptmini.system.errors import UserError
 from gptmini.tokenizer import (
     END_OF_TEXT,
     BytePairTokenizer,
@@ -14,7 +15,6 @@ from gptmini.tokenizer import (
 )
 from gptmini.tokenizer.byte_pairs import BYTE_PATTERN
 from gptmini.tokenizer.letters import bytes_to_letters
-from gptmini.user_error import UserError
 
 if TYPE_CHECKING:
     import tokenizers

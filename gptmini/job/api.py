@@ -7,8 +7,8 @@ from gptmini.configuration.messages import explain
 from gptmini.configuration.texts import texts_as_overrides
 from gptmini.job.result import TrainingResult
 from gptmini.job.train import train
-from gptmini.user_error import UserError, ran_out_of_memory
-from gptmini.world import this_world
+from gptmini.system.errors import UserError, ran_out_of_memory
+from gptmini.system.world import this_world
 
 
 def train_from_python(overrides: Sequence[str]) -> TrainingResult:

@@ -17,8 +17,8 @@ from gptmini.configuration.overrides import Typed
 from gptmini.job.tokens import open_tokens
 from gptmini.key_table import keys_with
 from gptmini.settings import seconds_of
+from gptmini.system.errors import UserError
 from gptmini.training.settings import Settings
-from gptmini.user_error import UserError
 
 if TYPE_CHECKING:
     from gptmini.data import Corpus, Progress, TokenStore, Watcher

@@ -11,11 +11,11 @@ from gptmini.configuration.stored import resolve_configuration
 from gptmini.job.announcer import Announcer, make_console, with_prefix
 from gptmini.job.progress import show_progress
 from gptmini.job.train import open_run_tokens, prepare_process
-from gptmini.process import restore_gc_and_sigint
-from gptmini.user_error import UserError
+from gptmini.system.errors import UserError
+from gptmini.system.process import restore_gc_and_sigint
 
 if TYPE_CHECKING:
-    from gptmini.hardware import Hardware
+    from gptmini.system.hardware import Hardware
     from gptmini.training.module import GPTModule
 
 SECONDS = 3.0  # how long to measure steps
@@ -44,9 +44,9 @@ def dry_run(composed: Composed) -> None:
     from rich.console import Console
 
     from gptmini.data import Progress
-    from gptmini.hardware import memory
     from gptmini.model.gpt import meta_gpt
     from gptmini.runs import open_run
+    from gptmini.system.hardware import memory
     from gptmini.training.assembling import assemble
     from gptmini.training.budget import timing
     from gptmini.training.loggers.console import ConsoleLogger
@@ -111,7 +111,7 @@ def memory_line(hardware: "Hardware") -> str:
     """Return a line with the peak memory so far, and the memory of the GPU or of the machine."""
     import torch
 
-    from gptmini.hardware import memory, peak_memory
+    from gptmini.system.hardware import memory, peak_memory
 
     device = torch.device(hardware.device)
     peak = peak_memory(device)
@@ -124,7 +124,7 @@ def memory_line(hardware: "Hardware") -> str:
 
 def time_lines(module: "GPTModule", seconds_a_step: float) -> list[str]:
     """Return lines with the time of the entire run, and the step at which trainer.max_time ends it."""
-    from gptmini.durations import duration
+    from gptmini.system.durations import duration
     from gptmini.training.budget.timing import AROUND, seconds_of_validation
 
     settings = module.settings

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gptmini.configuration.overrides import as_override, key_of
-from gptmini.process import LAUNCHER, OUT_OF_RESOURCES, SHUTDOWN_TIMEOUT
-from gptmini.user_error import UserError
+from gptmini.system.errors import UserError
+from gptmini.system.process import LAUNCHER, OUT_OF_RESOURCES, SHUTDOWN_TIMEOUT
 
 if TYPE_CHECKING:
     from gptmini.configuration.overrides import Typed

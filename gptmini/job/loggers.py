@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from gptmini.user_error import UserError
+from gptmini.system.errors import UserError
 
 if TYPE_CHECKING:
     from gptmini.runs import Run

@@ -15,8 +15,8 @@ from filelock import FileLock
 from gptmini.job.printing import print_topic
 from gptmini.job.sweep_table import show_table
 from gptmini.job.sweep_trials import Row, Trials
-from gptmini.process import MISUSE, OUT_OF_RESOURCES
 from gptmini.runs import is_run, is_training
+from gptmini.system.process import MISUSE, OUT_OF_RESOURCES
 
 POLL = 0.2  # seconds between two checks of the runs
 LONGEST_REASON = 300  # maximum number of characters

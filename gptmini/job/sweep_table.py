@@ -9,12 +9,12 @@ from statistics import fmean, stdev
 from typing import Any
 
 from gptmini.configuration.overrides import key_of
-from gptmini.files import replacing
 from gptmini.job.printing import print_topic
 from gptmini.job.sweep_trials import ENDED, Row, Trials
-from gptmini.process import MISUSE
 from gptmini.report.tables import aligned
 from gptmini.sweep import SEED
+from gptmini.system.files import replacing
+from gptmini.system.process import MISUSE
 
 
 def show_table(trials: Trials, printed: Sequence[Row] = ()) -> list[Row]:

@@ -12,13 +12,13 @@ from typing import NamedTuple
 import yaml
 from filelock import FileLock, Timeout
 
-from gptmini.files import replacing
-from gptmini.process import MISUSE
 from gptmini.report.overview import Overview, overview_of
 from gptmini.runs import RunStatus, is_run, is_training, read_config, read_status, write_status
 from gptmini.sweep import Space, SweepSettings
-from gptmini.untrusted import read_yaml
-from gptmini.user_error import UserError
+from gptmini.system.errors import UserError
+from gptmini.system.files import replacing
+from gptmini.system.process import MISUSE
+from gptmini.system.untrusted import read_yaml
 
 FILE = "sweep.yaml"
 # gptmini.data.outputs recognises a sweep by this line.

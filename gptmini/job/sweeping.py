@@ -14,11 +14,11 @@ from gptmini.configuration.stored import resolve_configuration
 from gptmini.job.printing import print_topic
 from gptmini.job.tokens import open_tokens
 from gptmini.key_table import keys_with
-from gptmini.process import restore_gc_and_sigint
 from gptmini.sweep import Space, SweepSettings
+from gptmini.system.errors import UserError
+from gptmini.system.process import restore_gc_and_sigint
+from gptmini.system.world import cpu_cores
 from gptmini.training.settings import Settings
-from gptmini.user_error import UserError
-from gptmini.world import cpu_cores
 
 # The command that trains a run, without its overrides. -P keeps Python from importing from the working directory.
 TRAIN = (sys.executable, "-P", "-m", "gptmini", "train")

@@ -25,9 +25,9 @@ from gptmini.job.loggers import build_loggers, log_setup
 from gptmini.job.progress import show_progress
 from gptmini.job.result import TrainingResult, checkpoints_of, recording_failure, result_of
 from gptmini.job.tokens import open_tokens
-from gptmini.process import mute, restore_gc_and_sigint
+from gptmini.system.process import mute, restore_gc_and_sigint
+from gptmini.system.world import this_world
 from gptmini.training.settings import Settings
-from gptmini.world import this_world
 
 if TYPE_CHECKING:
     from gptmini.checkpoint.training_state import TrainingState
@@ -182,7 +182,7 @@ def prepare_process(settings: Settings) -> None:
     """Set up the process: keep freed memory for reuse, allow TF32, set the number of threads, drop compiled code."""
     import torch
 
-    from gptmini.hardware import keep_freed_memory, use_threads
+    from gptmini.system.hardware import keep_freed_memory, use_threads
 
     keep_freed_memory()
     if settings.hardware.tf32:

@@ -7,7 +7,7 @@ import torch
 
 from gptmini.model.config import GPTConfig
 from gptmini.model.gpt import GPT, meta_gpt
-from gptmini.user_error import UserError, did_you_mean
+from gptmini.system.errors import UserError, did_you_mean
 
 POSITIONS = "position_embedding.weight"
 RANGE = re.compile(r"\b(\d+)-(\d+)\b")  # range of blocks, such as 0-5

@@ -11,7 +11,7 @@ from pydantic.dataclasses import dataclass
 from typing_extensions import TypedDict  # pydantic requires this version before Python 3.12
 
 from gptmini.settings import STRICT, BelowOne, first_error
-from gptmini.user_error import UserError
+from gptmini.system.errors import UserError
 
 VOCAB_MULTIPLE = 64  # GPU matrix products run at full speed if widths are multiples of this number
 # Maximum number of elements in the rotary table: 256 MB in float32. The model allocates the entire table. Without

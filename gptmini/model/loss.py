@@ -11,7 +11,7 @@ from gptmini.model.gpt import GPT
 
 LOGITS_AT_ONCE = 2**24  # 64 MB in float32; computing the loss takes several times this memory
 # Just below 32 MB in float32. Larger tensors are allocated again in each step, even after a call of
-# gptmini.hardware.keep_freed_memory.
+# gptmini.system.hardware.keep_freed_memory.
 LOGITS_AT_ONCE_ON_CPU = 2**23 - 1
 
 

@@ -5,8 +5,8 @@ import platform
 import torch
 from torch import Tensor, nn
 
-from gptmini.hardware import X86
 from gptmini.model.gpt import GPT
+from gptmini.system.hardware import X86
 
 # Pack only matrices with at least this many elements, because each call of oneDNN adds about 20 microseconds.
 LARGE = 2**17

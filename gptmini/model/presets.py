@@ -4,9 +4,9 @@ from typing import Any
 
 import yaml
 
-from gptmini.files import CONFIGS
 from gptmini.model.config import GPTConfig
-from gptmini.user_error import UserError
+from gptmini.system.errors import UserError
+from gptmini.system.files import CONFIGS
 
 FOLDER = CONFIGS / "model"
 

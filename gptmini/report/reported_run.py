@@ -6,8 +6,8 @@ from typing import Any
 from gptmini.report.tables import leaves
 from gptmini.runs import curves_of, read_config, read_lines
 from gptmini.runs.metrics import FILE, STEP, picture_path, tags_of
-from gptmini.untrusted import check_plain_folder
-from gptmini.user_error import UserError
+from gptmini.system.errors import UserError
+from gptmini.system.untrusted import check_plain_folder
 
 
 class ReportedRun:

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from gptmini.files import is_temporary
 from gptmini.runs.run_folder import identity_of, is_run, is_training, relative_to_cwd
-from gptmini.user_error import UserError, similar
+from gptmini.system.errors import UserError, similar
+from gptmini.system.files import is_temporary
 
 # The folder of all runs, unless runs_dir= names another folder.
 RUNS = Path("runs")

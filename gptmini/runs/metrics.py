@@ -23,9 +23,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from gptmini.files import flush_file, replacing
-from gptmini.untrusted import LARGEST_JSON
-from gptmini.user_error import UserError
+from gptmini.system.errors import UserError
+from gptmini.system.files import flush_file, replacing
+from gptmini.system.untrusted import LARGEST_JSON
 
 FILE = "metrics.jsonl"  # in the run's folder
 PICTURES = "pictures"  # folder inside the run's folder

@@ -4,9 +4,9 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gptmini.files import replacing
 from gptmini.runs.find import checkpoints_in
-from gptmini.user_error import UserError
+from gptmini.system.errors import UserError
+from gptmini.system.files import replacing
 
 if TYPE_CHECKING:  # importing torch takes seconds, and finding a run needs no torch
     from gptmini.checkpoint.training_state import TrainingState

@@ -19,7 +19,7 @@ from gptmini.runs.run_folder import (
     write_config,
 )
 from gptmini.runs.status import RunStatus, read_status, write_status
-from gptmini.untrusted import check_plain_folder
+from gptmini.system.untrusted import check_plain_folder
 
 if TYPE_CHECKING:  # importing torch takes seconds, and finding a run needs no torch
     from gptmini.checkpoint.training_state import TrainingState

@@ -9,11 +9,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from gptmini.files import naming, replace_by_symlink, replacing
 from gptmini.runs.status import FILE as STATUS
-from gptmini.untrusted import is_run_config, read_yaml
-from gptmini.user_error import TryLater, UserError
-from gptmini.version import __version__
+from gptmini.system.errors import TryLater, UserError
+from gptmini.system.files import naming, replace_by_symlink, replacing
+from gptmini.system.untrusted import is_run_config, read_yaml
+from gptmini.system.version import __version__
 
 STAMP = "%Y-%m-%d_%H-%M-%S"  # the time in the name of a run's folder
 # The oldest major and minor version of gptmini that wrote runs which this version can resume. The files of older runs

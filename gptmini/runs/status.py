@@ -8,10 +8,10 @@ from typing import Literal
 from pydantic import NonNegativeInt, ValidationError
 from pydantic.dataclasses import dataclass
 
-from gptmini.files import replacing
 from gptmini.settings import STRICT, first_error
-from gptmini.untrusted import read_json
-from gptmini.user_error import UserError
+from gptmini.system.errors import UserError
+from gptmini.system.files import replacing
+from gptmini.system.untrusted import read_json
 
 FILE = "state"  # in the run's folder
 

@@ -10,8 +10,8 @@ from gptmini.generation.text import as_list
 from gptmini.model import GPT
 from gptmini.model.gpt import in_eval_mode
 from gptmini.settings import CHAT_TOKENS, SAMPLE_SEED, SAMPLE_TEMPERATURE
+from gptmini.system.errors import UserError
 from gptmini.tokenizer import Tokenizer
-from gptmini.user_error import UserError
 
 # A message has the strings 'role' and 'content', and may have other fields that a template uses.
 Message = dict[str, Any]

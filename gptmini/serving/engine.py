@@ -11,8 +11,8 @@ from typing import NamedTuple, TypeVar
 
 from gptmini.generation import Decoder, Rules, TextStream
 from gptmini.model import GPT
+from gptmini.system.errors import UserError
 from gptmini.tokenizer import Tokenizer
-from gptmini.user_error import UserError
 
 T = TypeVar("T")
 

@@ -13,7 +13,7 @@ from starlette.types import Receive, Scope, Send
 from gptmini.serving.engine import AnswerPiece, Engine, Request
 from gptmini.serving.guard import error_response, stopping
 from gptmini.serving.schema import REASONS, ChatRequest, CompletionRequest, RequestError, usage
-from gptmini.user_error import UserError
+from gptmini.system.errors import UserError
 
 RETRY_AFTER = 1  # if the queue is full, a client should try again after this number of seconds
 

@@ -20,8 +20,8 @@ from typing_extensions import TypedDict  # pydantic requires this class before P
 
 from gptmini.printable import printable
 from gptmini.serving.engine import AnswerPiece
+from gptmini.system.errors import similar
 from gptmini.tokenizer import Tokenizer
-from gptmini.user_error import similar
 
 MOST_CHOICES = 128  # maximum number of answers to one request; the same limit as in OpenAI's API
 MOST_LIKELIEST = 20  # maximum of top_logprobs; the same limit as in OpenAI's API

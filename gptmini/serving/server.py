@@ -24,7 +24,6 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
 from gptmini.data.chat_formats import ChatFormatError, checked_messages
-from gptmini.files import allow_open_files
 from gptmini.generation import Rules, prompt_ids
 from gptmini.generation.text import MOST_SAMPLES
 from gptmini.serving.connection import Connection, connections_of
@@ -46,8 +45,9 @@ from gptmini.serving.schema import (
     token_text,
 )
 from gptmini.settings import first_error
+from gptmini.system.errors import UserError
+from gptmini.system.files import allow_open_files
 from gptmini.tokenizer import Tokenizer
-from gptmini.user_error import UserError
 
 FINISHING = 10  # seconds that open answers have to finish when the server stops
 LONGEST_ERROR = 300  # maximum number of characters of an error message

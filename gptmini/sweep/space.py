@@ -11,7 +11,7 @@ from pydantic import NonNegativeInt, PositiveInt
 from pydantic.dataclasses import dataclass
 
 from gptmini.settings import STRICT
-from gptmini.user_error import UserError
+from gptmini.system.errors import UserError
 
 # Significant digits of a number that is drawn from an interval. More digits would make commands hard to read.
 DIGITS = 4

@@ -6,9 +6,9 @@ from functools import cached_property
 
 import numpy as np
 
+from gptmini.system.errors import UserError
 from gptmini.tokenizer.plain_chat import checked_template, plain_encoder
 from gptmini.tokenizer.tokenizer import END_OF_TEXT, REPLACEMENT, Document, Tokenizer
-from gptmini.user_error import UserError
 
 
 class CharTokenizer(Tokenizer):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jinja2 import Template
 
+from gptmini.system.errors import UserError
 from gptmini.tokenizer.chat_marks import (
     END,
     MARKS,
@@ -31,7 +32,6 @@ from gptmini.tokenizer.chat_template import (
     rename_thoughts,
 )
 from gptmini.tokenizer.library_errors import library_errors
-from gptmini.user_error import UserError
 
 if TYPE_CHECKING:
     import tokenizers

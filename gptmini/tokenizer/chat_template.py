@@ -11,8 +11,8 @@ from jinja2.nodes import CallBlock, Node
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from gptmini.system.errors import UserError
 from gptmini.tokenizer.chat_marks import END, START
-from gptmini.user_error import UserError
 
 Message = dict[str, Any]  # the strings 'role' and 'content', and other fields for the template
 GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")  # the same pattern as in transformers

@@ -13,11 +13,11 @@ from typing import Annotated
 from pydantic import ConfigDict, Field, PositiveInt, SkipValidation, validate_call
 
 from gptmini.settings import STRICT
+from gptmini.system.errors import UserError
 from gptmini.tokenizer.byte_pairs import ALL_BYTES, BytePairTokenizer
 from gptmini.tokenizer.letters import letters_to_bytes
 from gptmini.tokenizer.pieces import SPLIT_PATTERN, split_long_runs
 from gptmini.tokenizer.tokenizer import Document
-from gptmini.user_error import UserError
 
 # The vocabulary has at least the 256 bytes and end-of-text. Before the trainer starts, it reserves 70 bytes of memory
 # per id.

@@ -11,12 +11,12 @@ import numpy as np
 from pydantic import NonNegativeInt, PositiveInt, validate_call
 
 from gptmini.settings import STRICT
+from gptmini.system.errors import UserError
 from gptmini.tokenizer.byte_pairs import GROUP, decode_bytes, group_texts
 from gptmini.tokenizer.letters import letters_to_bytes
 from gptmini.tokenizer.library_errors import library_errors
 from gptmini.tokenizer.plain_chat import NO_CHAT_TEMPLATE, leading_of
 from gptmini.tokenizer.tokenizer import Tokenizer
-from gptmini.user_error import UserError
 
 if TYPE_CHECKING:
     from gptmini.tokenizer.chat import ChatEncoder

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from gptmini.user_error import UserError
+from gptmini.system.errors import UserError
 
 
 @contextmanager

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from gptmini.system.errors import UserError
 from gptmini.tokenizer.tokenizer import END_OF_TEXT, Tokenizer
-from gptmini.user_error import UserError
 
 if TYPE_CHECKING:
     from jinja2 import Template

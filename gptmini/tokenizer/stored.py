@@ -5,11 +5,11 @@ import base64
 from pydantic import ValidationError
 
 from gptmini.settings import first_error
+from gptmini.system.errors import UserError
 from gptmini.tokenizer.byte_pairs import BytePairTokenizer
 from gptmini.tokenizer.characters import CharTokenizer
 from gptmini.tokenizer.library import LibraryTokenizer
 from gptmini.tokenizer.tokenizer import Tokenizer
-from gptmini.user_error import UserError
 
 # Keys that do not change the ids of a text. Texts that early versions prepared do not have these keys. Therefore, only
 # the other keys identify a tokenizer.

@@ -11,6 +11,7 @@ from gptmini.data.store import TokenStore
 from gptmini.loading import initial_model
 from gptmini.model import GPT, GPTConfig, new_gpt
 from gptmini.model.adapting import adapt, freeze
+from gptmini.system.errors import UserError
 from gptmini.tokenizer import identity_of
 from gptmini.training.callbacks.samples import Samples
 from gptmini.training.datamodule import TokenDataModule
@@ -18,7 +19,6 @@ from gptmini.training.devices.batch_size import choose_batch_size
 from gptmini.training.module import GPTModule
 from gptmini.training.settings import Settings
 from gptmini.training.trainer_settings import TrainerSettings
-from gptmini.user_error import UserError
 
 
 def assemble(

@@ -16,9 +16,9 @@ from gptmini.data.batches import (
     validation_windows,
 )
 from gptmini.data.store import TokenStore
+from gptmini.system.errors import UserError
 from gptmini.training.prefetch import prefetch_batches
 from gptmini.training.trainer_settings import TrainerSettings, micro_steps
-from gptmini.user_error import UserError
 
 # On these devices a thread cuts the next batch during a step. On a CPU the thread and the step would share the cores.
 CUT_AHEAD_FOR = ("cuda",)

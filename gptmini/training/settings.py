@@ -10,12 +10,12 @@ from pydantic.dataclasses import dataclass
 
 from gptmini.key_table import keys_with
 from gptmini.settings import STRICT, FileName, Seed, Time
-from gptmini.world import cpu_cores
+from gptmini.system.world import cpu_cores
 
 if TYPE_CHECKING:
     from gptmini.data import Corpus
-    from gptmini.hardware import Hardware
     from gptmini.model import ModelSettings
+    from gptmini.system.hardware import Hardware
     from gptmini.training.trainer import Callback
     from gptmini.training.trainer_settings import TrainerSettings
 

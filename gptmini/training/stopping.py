@@ -16,11 +16,11 @@ import lightning as L
 import torch
 
 from gptmini.runs import has_checkpoint
+from gptmini.system.errors import UserError
 from gptmini.training.budget import timing
 from gptmini.training.loggers.logger import log, print_line
 from gptmini.training.module import GPTModule
 from gptmini.training.step_reports import LATE_FROM, StepReport
-from gptmini.user_error import UserError
 
 # Number of windows in the line about a bad step. Eight windows are enough to find the text, and they fit into one line.
 SHOWN = 8

@@ -12,14 +12,14 @@ from lightning.pytorch.loggers.logger import Logger
 from lightning.pytorch.strategies import DDPStrategy, Strategy
 
 from gptmini.checkpoint.training_state import TrainingState
+from gptmini.system.errors import UserError
+from gptmini.system.world import World, this_world
 from gptmini.training.callbacks.checkpoints import AtomicCheckpointIO, RunCheckpoints
 from gptmini.training.devices.distributed import ShardedStrategy
 from gptmini.training.devices.ranks import cluster_of
 from gptmini.training.module import GPTModule
 from gptmini.training.settings import Settings
 from gptmini.training.trainer_settings import TrainerSettings
-from gptmini.user_error import UserError
-from gptmini.world import World, this_world
 
 
 def build_trainer(

@@ -8,8 +8,8 @@ from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 from pydantic.dataclasses import dataclass
 
 from gptmini.settings import STRICT, Time, seconds_of, validation_interval
-from gptmini.user_error import UserError
-from gptmini.world import World
+from gptmini.system.errors import UserError
+from gptmini.system.world import World
 
 MOST_THREADS = 1024  # torch itself has no limit, and too many threads make the system fail
 # Maximum number of sequences in a step. If a run also has at most 2^31 steps, all numbers of its sequences fit into

@@ -9,7 +9,7 @@ import shlex
 import sys
 from pathlib import Path
 
-from gptmini.user_error import UserError
+from gptmini.system.errors import UserError
 
 from . import page
 from .harness import RESULTS, Table, output_of

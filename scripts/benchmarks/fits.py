@@ -13,9 +13,9 @@ from gptmini.configuration.building import build_settings
 from gptmini.configuration.compose import compose
 from gptmini.configuration.stored import resolve_configuration
 from gptmini.data import TokenStore
-from gptmini.hardware import clock
 from gptmini.job.tokens import open_tokens
 from gptmini.job.train import prepare_process
+from gptmini.system.hardware import clock
 from gptmini.training import GPTModule, TokenDataModule, build_trainer
 from gptmini.training.assembling import assemble
 from gptmini.training.settings import Settings

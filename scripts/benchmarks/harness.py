@@ -20,9 +20,9 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from gptmini.commands.options import Parser
-from gptmini.files import replacing
 from gptmini.runs import read_lines
-from gptmini.user_error import UserError
+from gptmini.system.errors import UserError
+from gptmini.system.files import replacing
 
 ROOT = Path(__file__).resolve().parent.parent.parent  # root of the repository
 RESULTS = ROOT / "docs" / "results"  # JSON files of the tables in docs/results.md

@@ -10,7 +10,7 @@ import re
 from collections import Counter
 from pathlib import Path
 
-from gptmini.user_error import UserError
+from gptmini.system.errors import UserError
 
 from .harness import RESULTS, ROOT, Table, cells, read_results
 

@@ -20,9 +20,9 @@ from torch import Tensor
 
 from gptmini.checkpoint.file import header, write_checkpoint
 from gptmini.generation import Decoder, Rules, pack
-from gptmini.hardware import DTYPES, choose_device, choose_dtype, clock
 from gptmini.interop.hugging_face import to_hugging_face
 from gptmini.model import GPT, new_gpt, preset
+from gptmini.system.hardware import DTYPES, choose_device, choose_dtype, clock
 from gptmini.tokenizer import CharTokenizer
 
 from .fits import fastest

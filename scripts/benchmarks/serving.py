@@ -19,7 +19,7 @@ from pathlib import Path
 
 import httpx
 
-from gptmini.user_error import UserError
+from gptmini.system.errors import UserError
 
 from .harness import GPTMINI, Table, in_turns, positive, ratios
 from .sampling import write_character_model

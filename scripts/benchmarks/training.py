@@ -19,11 +19,11 @@ import torch
 from torch.utils.data import DataLoader
 
 from gptmini.configuration.overrides import quoted
-from gptmini.hardware import clock
 from gptmini.optim import set_learning_rate
+from gptmini.system.errors import UserError
+from gptmini.system.hardware import clock
 from gptmini.training import GPTModule, TokenDataModule
 from gptmini.training.trainer_settings import micro_steps
-from gptmini.user_error import UserError
 
 from . import nanogpt
 from .fits import StepClock, Subject, fit, subject_of

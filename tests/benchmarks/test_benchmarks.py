@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gptmini.hardware import use_threads
+from gptmini.system.hardware import use_threads
 
 ROOT = Path(__file__).parent.parent.parent
 BENCHMARK = ROOT / "scripts" / "benchmark.py"

@@ -13,7 +13,7 @@ from checkpoint.checkpoints import LEARNED, ROTARY, make, small
 from gptmini.checkpoint.file import step_of, write_checkpoint
 from gptmini.checkpoint.training_state import TrainingState
 from gptmini.model import new_gpt
-from gptmini.user_error import UserError
+from gptmini.system.errors import UserError
 
 TOKENS = torch.tensor([[3, 1, 4, 1, 5], [9, 2, 6, 5, 3]])
 

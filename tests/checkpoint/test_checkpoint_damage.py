@@ -7,7 +7,7 @@ import torch
 
 from checkpoint.checkpoints import make, refusal, small
 from gptmini.checkpoint.file import build_model, read_checkpoint, write_checkpoint
-from gptmini.user_error import UserError
+from gptmini.system.errors import UserError
 
 
 @pytest.fixture

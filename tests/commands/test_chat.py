@@ -23,8 +23,8 @@ from gptmini.commands.sample_output import CtrlC
 from gptmini.generation import Rules
 from gptmini.loading import load
 from gptmini.serving.conversation import Conversation, prompt_within
+from gptmini.system.errors import UserError
 from gptmini.tokenizer import byte, with_chat_template
-from gptmini.user_error import UserError
 from run_folders import save_model
 
 PATIENCE = 60  # seconds

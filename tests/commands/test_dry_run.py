@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from gptmini.hardware import choose_hardware
 from gptmini.job import dry_run
+from gptmini.system.hardware import choose_hardware
+from gptmini.system.world import World
 from gptmini.training.budget import ladder, timing
-from gptmini.world import World
 
 # The smallest model on bytes. A step has 4 windows of 8 tokens.
 SMOKE = ("experiment=smoke", "data=text", "data.path=text.txt", "data.val_path=val.txt")
@@ -121,7 +121,7 @@ def test_a_time_limit_ends_the_run_earlier(estimate):
 
 def test_the_size_of_a_model_is_printed_and_refused_before_the_model_is_built(script, monkeypatch):
     monkeypatch.setattr("gptmini.training.assembling.assemble", pytest.fail)
-    monkeypatch.setattr("gptmini.hardware.memory", lambda device: 90_000)
+    monkeypatch.setattr("gptmini.system.hardware.memory", lambda device: 90_000)
     result = script("train", *SMOKE, "model=gpt2", "--dry-run")
     # V C + T C + N (12 C^2 + 13 C) + 2 C with V = 257, C = 16, T = 8 and N = 1: every linear layer and norm has a bias.
     assert 257 * 16 + 8 * 16 + 12 * 16**2 + 13 * 16 + 2 * 16 == 7552

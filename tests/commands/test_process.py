@@ -9,7 +9,7 @@ from contextlib import suppress
 
 import pytest
 
-from gptmini.process import LAUNCHER, SHUTDOWN_TIMEOUT
+from gptmini.system.process import LAUNCHER, SHUTDOWN_TIMEOUT
 from toys import lines
 
 # Start a rank with the program in the first argument, print its process id, and wait.
@@ -24,7 +24,7 @@ rank.wait()
 """
 BEGINNING = """
 import os, signal, subprocess, time
-from gptmini.process import watch_launcher
+from gptmini.system.process import watch_launcher
 watch_launcher()
 """
 # Ranks print a line when they reach the tested state.

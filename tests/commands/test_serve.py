@@ -15,10 +15,10 @@ import pytest
 
 import programs
 from gptmini.commands.serve import own_names
-from gptmini.files import allow_open_files
 from gptmini.generation import generate
 from gptmini.loading import load
 from gptmini.serving import server as server_module
+from gptmini.system.files import allow_open_files
 from gptmini.tokenizer import byte, with_chat_template
 from run_folders import save_model
 

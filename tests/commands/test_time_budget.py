@@ -153,7 +153,7 @@ def compiled_graphs(monkeypatch):
         graphs.append(graph)
         return graph.forward
 
-    monkeypatch.setattr("gptmini.hardware.check_compiler", lambda device: None)
+    monkeypatch.setattr("gptmini.system.hardware.check_compiler", lambda device: None)
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=compile_nothing))
     yield graphs
     torch.compiler.reset()

@@ -9,7 +9,7 @@ from pyarrow import parquet
 from gptmini.data import TextCorpus
 from gptmini.data.chat_formats import ChatFormatError, messages_of
 from gptmini.data.readers import Reader
-from gptmini.user_error import UserError
+from gptmini.system.errors import UserError
 
 CHAT = [
     {"role": "user", "content": "Where is the hat?"},

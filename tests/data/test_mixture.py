@@ -8,7 +8,7 @@ import pytest
 from gptmini import tokenizer
 from gptmini.data import Mixture, TextCorpus, TokenStore, prepare
 from gptmini.data.store import Source, tokens_per_byte_of
-from gptmini.user_error import UserError
+from gptmini.system.errors import UserError
 
 
 @pytest.fixture

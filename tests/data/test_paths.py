@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gptmini.data.paths import find_files, short_name
-from gptmini.user_error import UserError
+from gptmini.system.errors import UserError
 
 
 def found(path):

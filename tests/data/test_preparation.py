@@ -21,7 +21,7 @@ from data.parts import first_byte
 from gptmini import tokenizer
 from gptmini.data import Document, TextCorpus, Watcher, digests, preparation, prepare, tasks
 from gptmini.data.digests import Digests
-from gptmini.user_error import UserError
+from gptmini.system.errors import UserError
 from toys import Documents
 
 BUILDERS = [tokenizer.byte, tokenizer.character, partial(tokenizer.bpe, vocab_size=300)]

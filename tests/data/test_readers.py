@@ -16,8 +16,8 @@ from data.parts import whole
 from gptmini.data import opening, pieces
 from gptmini.data.pieces import Piece, in_pieces
 from gptmini.data.readers import Reader
+from gptmini.system.errors import UserError
 from gptmini.tokenizer import SPLIT_PATTERN, BytePairTokenizer
-from gptmini.user_error import UserError
 
 pyarrow = pytest.importorskip("pyarrow", reason="pip install -e '.[data]'")
 from pyarrow import csv as arrow_csv  # noqa: E402

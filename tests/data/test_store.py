@@ -15,7 +15,7 @@ import pytest
 from gptmini import tokenizer
 from gptmini.data import prepare
 from gptmini.data.store import TokenStore
-from gptmini.user_error import UserError
+from gptmini.system.errors import UserError
 from toys import Documents
 
 CORPUS = Documents(["h\u00e9llo", "", "abc<|endoftext|>"], ["\u65e5"])

@@ -6,7 +6,7 @@ import tiktoken
 
 from gptmini import tokenizer
 from gptmini.data import TokenFiles, TokenStore, Watcher, prepare
-from gptmini.user_error import UserError
+from gptmini.system.errors import UserError
 from tokenizer.texts import tokenizer_of_gpt2
 
 TEXTS = ["h\u00e9llo", "abc", "\U0001f600", "more text"]

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from gptmini.evaluation import evaluate, token_losses
-from gptmini.user_error import UserError
+from gptmini.system.errors import UserError
 from sizes import GPT2, V
 from toys import wide_gpt
 

@@ -12,7 +12,7 @@ import torch
 from hypothesis import HealthCheck, assume, settings
 from hypothesis import strategies as st
 
-from gptmini.user_error import UserError
+from gptmini.system.errors import UserError
 
 PACKAGE = Path(__file__).parent.parent.parent / "gptmini"
 GONE = "(deleted)"  # marks an entry to delete

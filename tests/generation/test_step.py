@@ -10,8 +10,8 @@ from gptmini.evaluation import evaluate
 from gptmini.generation import text
 from gptmini.model import packed
 from gptmini.model.step import DecodingStep
+from gptmini.system.errors import UserError
 from gptmini.tokenizer import CharTokenizer
-from gptmini.user_error import UserError
 from sizes import CONTEXT as T
 from sizes import MODERN, V
 

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gptmini.generation import TextStream, generate, generate_stream, prompt_ids
+from gptmini.system.errors import UserError
 from gptmini.tokenizer import CharTokenizer, byte
-from gptmini.user_error import UserError
 from sizes import TALKATIVE
 from toys import wide_gpt
 

@@ -6,7 +6,7 @@ import lightning as L
 import pytest
 import torch
 
-from gptmini.hardware import choose_hardware
+from gptmini.system.hardware import choose_hardware
 from gptmini.training.callbacks.checkpoints import RunCheckpoints
 from gptmini.training.callbacks.scalars import Scalars
 from gptmini.training.devices.batch_size import choose_batch_size

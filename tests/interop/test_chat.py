@@ -17,8 +17,8 @@ from gptmini.interop.hugging_face import from_hugging_face
 from gptmini.interop.tokenizer_reading import read_tokenizer
 from gptmini.interop.tokenizer_writing import write_tokenizer
 from gptmini.model import training_loss
+from gptmini.system.errors import UserError
 from gptmini.tokenizer import from_dict
-from gptmini.user_error import UserError
 from interop.library_tokenizers import learned
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")

@@ -11,7 +11,7 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, normalizers, trainers
 
 from gptmini.interop.tokenizer_reading import read_tokenizer
-from gptmini.user_error import UserError
+from gptmini.system.errors import UserError
 from interop.library_tokenizers import learned
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")

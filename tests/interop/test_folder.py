@@ -13,8 +13,8 @@ from safetensors.torch import load_file, save_file
 from gptmini import tokenizer
 from gptmini.data.outputs import is_own_folder
 from gptmini.interop import read_folder, write_folder
+from gptmini.system.errors import UserError
 from gptmini.tokenizer import LibraryTokenizer
-from gptmini.user_error import UserError
 from sizes import GPT2, MODERN
 from tokenizer.texts import TRAIN, WORDS
 from toys import documents_of, wide_gpt

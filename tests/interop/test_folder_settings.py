@@ -15,8 +15,8 @@ from gptmini.interop.folder_settings import (
     read_source_settings,
     stored_source_settings,
 )
+from gptmini.system.errors import UserError
 from gptmini.tokenizer import LibraryTokenizer
-from gptmini.user_error import UserError
 from interop.library_tokenizers import learned
 from sizes import LLAMA, MODERN
 from tokenizer.texts import TRAIN, WORDS

@@ -7,7 +7,7 @@ import pytest
 from full_disk import files_of_at_most
 from gptmini import tokenizer
 from gptmini.interop import to_hugging_face, write_gguf
-from gptmini.user_error import UserError
+from gptmini.system.errors import UserError
 from sizes import GPT2, LLAMA, MODERN
 from tokenizer.texts import TRAIN
 from toys import documents_of, wide_gpt

@@ -15,8 +15,8 @@ from gptmini.interop.hugging_face import from_hugging_face
 from gptmini.interop.reading import read_folder
 from gptmini.model import GPTConfig
 from gptmini.model.adapting import adapt
+from gptmini.system.errors import UserError
 from gptmini.tokenizer import LibraryTokenizer, from_dict
-from gptmini.user_error import UserError
 from interop.library_tokenizers import learned
 from sizes import V
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from gptmini.interop import read_nanogpt
-from gptmini.user_error import UserError
+from gptmini.system.errors import UserError
 from interop.nanogpt_files import write_nanogpt
 from tokenizer.texts import tokenizer_of_gpt2
 

@@ -7,7 +7,7 @@ import torch
 
 from gptmini.interop.hugging_face import from_hugging_face, to_hugging_face
 from gptmini.model import GPT, GPTConfig
-from gptmini.user_error import UserError
+from gptmini.system.errors import UserError
 from sizes import GPT2, MODERN, F, G
 from toys import wide_gpt
 

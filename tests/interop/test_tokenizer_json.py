@@ -11,9 +11,9 @@ from gptmini import tokenizer
 from gptmini.interop.tokenizer_reading import read_tokenizer
 from gptmini.interop.tokenizer_writing import list_merges, to_tokenizers
 from gptmini.loading import OfModelSettings, load_tokenizer
+from gptmini.system.errors import UserError
 from gptmini.tokenizer import LibraryTokenizer
 from gptmini.tokenizer.letters import bytes_to_letters
-from gptmini.user_error import UserError
 from interop.library_tokenizers import learned, of_sentence_piece
 from tokenizer.texts import TRAIN, WORDS, random_texts, tokenizer_of_gpt2
 from toys import documents_of

@@ -5,7 +5,7 @@ import torch
 
 from gptmini.model import GPTConfig
 from gptmini.model.adapting import adapt, freeze
-from gptmini.user_error import UserError
+from gptmini.system.errors import UserError
 from sizes import CONTEXT, GPT2, MODERN, PRESETS, B, C, T, V
 from toys import wide_gpt
 

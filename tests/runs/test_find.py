@@ -8,7 +8,7 @@ import pytest
 import gptmini
 from gptmini.runs import every_run, find_checkpoint, find_run, find_runs, named_run
 from gptmini.runs.run_folder import Identity, link_latest, write_config
-from gptmini.user_error import UserError
+from gptmini.system.errors import UserError
 
 # In the order in which the runs started. Their files have the opposite order of times, as those of a copy may have.
 TIMES = (

@@ -2,10 +2,10 @@
 
 import pytest
 
-from gptmini.durations import duration
 from gptmini.runs import find_checkpoint, locked
 from gptmini.runs.run_folder import link_latest, write_config
-from gptmini.user_error import UserError
+from gptmini.system.durations import duration
+from gptmini.system.errors import UserError
 
 
 def test_a_run_in_training_says_when_it_saves_its_first_checkpoint(tmp_path):

@@ -9,7 +9,7 @@ import pytest
 
 import gptmini
 from gptmini.runs import RunStatus, read_status, run_folder, write_status
-from gptmini.user_error import UserError
+from gptmini.system.errors import UserError
 
 
 def begin(root, config="", folder=None):

@@ -10,8 +10,8 @@ import torch
 
 from gptmini.generation import Rules, generate_stream, prompt_ids
 from gptmini.serving.engine import AnswerPiece, Engine, Request
+from gptmini.system.errors import UserError
 from gptmini.tokenizer import CharTokenizer
-from gptmini.user_error import UserError
 from sizes import TALKATIVE
 from toys import wide_gpt
 

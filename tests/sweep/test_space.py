@@ -8,7 +8,7 @@ from optuna.distributions import CategoricalDistribution, FloatDistribution, Int
 from gptmini.configuration.sweep_space import space_of
 from gptmini.sweep import Space
 from gptmini.sweep.space import text_of
-from gptmini.user_error import UserError
+from gptmini.system.errors import UserError
 from pretended_sweep import LAYERS, LISTED, RATE, settings
 
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from gptmini.runs import RunStatus, locked, write_status
-from gptmini.user_error import UserError
+from gptmini.system.errors import UserError
 from pretended_sweep import RATE, trials_in
 
 

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from gptmini.data import TextCorpus, prepare
+from gptmini.system.errors import UserError
 from gptmini.tokenizer import (
     CharTokenizer,
     bpe,
@@ -16,7 +17,6 @@ from gptmini.tokenizer import (
     with_chat_template,
 )
 from gptmini.tokenizer.tokenizer import Document
-from gptmini.user_error import UserError
 
 CHAT = [
     {"role": "system", "content": "Be brief."},

@@ -5,10 +5,10 @@ import torch
 import yaml
 
 from gptmini.data import prepare
-from gptmini.files import CONFIGS
-from gptmini.hardware import choose_hardware
 from gptmini.model import ModelSettings
 from gptmini.optim import AdamWSettings, CosineSchedule, MuonSettings
+from gptmini.system.files import CONFIGS
+from gptmini.system.hardware import choose_hardware
 from gptmini.tokenizer import byte
 from gptmini.training.assembling import assemble
 from gptmini.training.settings import RootSettings, Settings

@@ -7,8 +7,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gptmini.hardware import choose_hardware
 from gptmini.model import GPTConfig, new_gpt
+from gptmini.system.hardware import choose_hardware
 from gptmini.training.devices.batch_size import (
     choose_batch_size,
     divisors,

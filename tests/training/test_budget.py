@@ -8,9 +8,9 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from gptmini.hardware import choose_hardware
 from gptmini.key_table import keys_with
 from gptmini.model import ModelSettings, new_gpt, preset
+from gptmini.system.hardware import choose_hardware
 from gptmini.training.budget import ladder, law, timing
 from gptmini.training.budget.ladder import WIDTHS
 from gptmini.training.budget.law import Text

@@ -17,10 +17,10 @@ from full_disk import files_of_at_most
 from gptmini.report.tables import csv_of
 from gptmini.runs import curves_of, read_lines
 from gptmini.runs.metrics import dropping_later_lines
+from gptmini.system.errors import UserError
 from gptmini.training.callbacks.scalars import Scalars
 from gptmini.training.loggers.logger import MetricsLogger
 from gptmini.training.loggers.tensorboard import EventLogger
-from gptmini.user_error import UserError
 
 PNG = bytes.fromhex(  # of one white pixel
     "89504e470d0a1a0a0000000d49484452000000010000000108000000003a7e9b550000000a49444154789c63f8"

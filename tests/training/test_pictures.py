@@ -12,9 +12,9 @@ from gptmini.data import prepare
 from gptmini.model import GPTConfig, new_gpt
 from gptmini.report import drawing
 from gptmini.report.tables import comparison, config_table, data_card, leaves, model_table
+from gptmini.system.errors import UserError
 from gptmini.tokenizer import byte
 from gptmini.training.callbacks.pictures import Pictures
-from gptmini.user_error import UserError
 from sizes import GPT2
 from toys import Documents
 from training.watchers import Seen

@@ -5,8 +5,8 @@ from datetime import timedelta
 
 from torch.distributed import HashStore
 
+from gptmini.system.world import World
 from gptmini.training.devices import ranks
-from gptmini.world import World
 
 
 def test_a_rank_leaves_without_a_first_rank_that_does_not_come(monkeypatch):

@@ -10,11 +10,11 @@ import pytest
 import yaml
 
 import gptmini.training
-from gptmini.files import CONFIGS
+from gptmini.system.errors import UserError
+from gptmini.system.files import CONFIGS
+from gptmini.system.world import World
 from gptmini.training import TrainerSettings
 from gptmini.training.trainer import check_callback
-from gptmini.user_error import UserError
-from gptmini.world import World
 from refusals import refused_keys
 from training.runs import SETTINGS
 

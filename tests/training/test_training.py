@@ -14,9 +14,9 @@ from gptmini.data import prepare
 from gptmini.data.batches import gather, step_sequences, window_starts
 from gptmini.model import GPT
 from gptmini.optim import CosineSchedule
+from gptmini.system.errors import UserError
 from gptmini.tokenizer import byte
 from gptmini.training.callbacks.samples import Samples
-from gptmini.user_error import UserError
 from toys import Documents
 from training.runs import HELD_OUT, TEXT
 from training.watchers import Figures

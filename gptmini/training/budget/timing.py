@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from gptmini.data.batches import split_windows
-from gptmini.hardware import Hardware, clock
 from gptmini.model import GPT
 from gptmini.settings import MIN_VALIDATIONS
+from gptmini.system.hardware import Hardware, clock
 from gptmini.training.module import GPTModule
 from gptmini.training.trainer_settings import TrainerSettings
 

@@ -11,10 +11,10 @@ from pydantic import Field, PositiveInt, validate_call
 from gptmini.data.ids import without_marks
 from gptmini.model import GPT, ModelSettings
 from gptmini.settings import STRICT
+from gptmini.system.errors import UserError
 from gptmini.tokenizer import REPLACEMENT, from_dict
 from gptmini.training.loggers.logger import run_loggers
 from gptmini.training.module import GPTModule
-from gptmini.user_error import UserError
 
 # Maximum number of attention maps in one image. matplotlib draws at most 2^16 pixels per side.
 MOST_MAPS = 256

@@ -10,10 +10,10 @@ from pydantic import Field, PositiveInt, validate_call
 from gptmini.data.chats import first_question
 from gptmini.generation import Rules, generate_stream, prompt_ids
 from gptmini.settings import STRICT
+from gptmini.system.errors import UserError
 from gptmini.tokenizer import END_OF_TEXT, Tokenizer, from_dict
 from gptmini.training.loggers.logger import run_loggers
 from gptmini.training.module import GPTModule
-from gptmini.user_error import UserError
 
 
 class Samples(L.Callback):

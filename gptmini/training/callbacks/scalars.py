@@ -9,8 +9,8 @@ from pydantic import PositiveFloat, PositiveInt, validate_call
 from torch import Tensor
 from torch.optim import Optimizer
 
-from gptmini.hardware import peak_flops, peak_memory, wait_for
 from gptmini.settings import STRICT
+from gptmini.system.hardware import peak_flops, peak_memory, wait_for
 from gptmini.training.callbacks.measures import StepTimes, norms, weights_by_kind
 from gptmini.training.loggers.logger import log
 from gptmini.training.module import GPTModule

@@ -8,8 +8,8 @@ from functools import partial
 
 import torch
 
-from gptmini.hardware import Hardware
 from gptmini.model import GPT, training_loss
+from gptmini.system.hardware import Hardware
 from gptmini.training.devices.recomputing import recompute_activations
 from gptmini.training.trainer_settings import (
     TrainerSettings,

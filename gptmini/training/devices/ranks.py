@@ -8,8 +8,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gptmini.user_error import UserError
-from gptmini.world import World
+from gptmini.system.errors import UserError
+from gptmini.system.world import World
 
 # These imports take seconds. A run with one rank does not need the imports, and gptmini reports wrong values before it
 # imports anything slow.

@@ -14,10 +14,10 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 from rich.text import Text
 
-from gptmini.durations import duration
 from gptmini.printable import printable, wrapped
 from gptmini.report.tables import aligned
 from gptmini.runs.metrics import STEP, Line, is_number, tags_of
+from gptmini.system.durations import duration
 
 # Seconds between two plain progress lines. A user sees progress often, and the output stays short enough to read.
 PLAIN_SECONDS = 5.0

@@ -15,8 +15,8 @@ import lightning as L
 from lightning.pytorch.loggers.logger import Logger
 from lightning.pytorch.utilities import rank_zero_only
 
-from gptmini.files import flush_file, naming, replacing
 from gptmini.runs.metrics import FILE, PICTURES, STEP, TIME, line_of
+from gptmini.system.files import flush_file, naming, replacing
 
 # A dict that maps tags to the logged values of a step. A value is a number, a list of texts, the rows of a table, or
 # the bytes of a PNG file.

@@ -12,9 +12,9 @@ from tensorboard.compat.proto.summary_pb2 import Summary
 from torch.utils.tensorboard import FileWriter
 from torch.utils.tensorboard.summary import custom_scalars, hparams, text
 
-from gptmini.files import encodable
 from gptmini.report.tags import COMPARED, LAYOUT
 from gptmini.runs.metrics import STEP, TIME, Line, is_number, picture_path, tags_of
+from gptmini.system.files import encodable
 from gptmini.training.loggers.logger import Entries, RunLogger
 
 # The names that TensorBoard gives to event files. They are in the run folder.

@@ -16,7 +16,7 @@ from unittest.mock import patch
 
 import torch
 
-from gptmini.user_error import UserError
+from gptmini.system.errors import UserError
 
 from ..harness import Table, measure_parts, use_threads
 from ..nanogpt import add_nanogpt

@@ -13,8 +13,8 @@ from omegaconf import DictConfig, OmegaConf
 from gptmini.configuration.building import build_settings
 from gptmini.configuration.compose import compose
 from gptmini.data import TokenStore
-from gptmini.hardware import peak_flops, peak_memory
 from gptmini.job.train import prepare_process
+from gptmini.system.hardware import peak_flops, peak_memory
 from gptmini.tokenizer import CharTokenizer
 from gptmini.training import GPTModule
 

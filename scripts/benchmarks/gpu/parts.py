@@ -10,7 +10,7 @@ import torch
 from omegaconf import OmegaConf
 
 from gptmini.configuration.overrides import quoted
-from gptmini.hardware import choose_hardware, memory, peak_flops
+from gptmini.system.hardware import choose_hardware, memory, peak_flops
 from gptmini.training import GPTModule
 
 from .. import nanogpt, sampling

@@ -19,8 +19,8 @@ from commands.resuming.readings import snapshot
 from fuzz.inputs import broken, fuzz
 from gptmini.configuration.compose import compose
 from gptmini.configuration.trust import check_components
-from gptmini.files import CONFIGS
-from gptmini.user_error import UserError
+from gptmini.system.errors import UserError
+from gptmini.system.files import CONFIGS
 from run_folders import config_of, last, newest
 
 

@@ -1,0 +1,209 @@
+"""The corpus of the user's own files."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from pydantic import validate_call
+
+from gptmini.data.chat_formats import CHAT_VERSION
+from gptmini.data.corpus import Corpus, DigestOf, Document, HeldOut
+from gptmini.data.escapes import unescaped
+from gptmini.data.opening import Encoding, format_of, opened
+from gptmini.data.paths import (
+    Paths,
+    find_files,
+    hold_out,
+    names_of,
+    note_about,
+    short_name,
+)
+from gptmini.data.pieces import Piece
+from gptmini.data.readers import (
+    DELIMITERS,
+    FieldName,
+    LossOn,
+    OnError,
+    Reader,
+    Separator,
+    Template,
+)
+from gptmini.settings import STRICT, FileName
+from gptmini.system.errors import UserError
+
+UNNAMED = "text"  # the name of a text in fingerprints, unless the caller gives a different name
+
+
+class TextCorpus(Corpus):
+    """The user's own files, in any format that gptmini.data.readers supports."""
+
+    path_key = "data.path"  # name of the argument path in error messages
+
+    @validate_call(config=STRICT)
+    def __init__(
+        self,
+        path: Paths,
+        val_fraction: HeldOut,
+        name: FileName = UNNAMED,
+        *,
+        val_path: Paths | None = None,
+        field: FieldName = "text",
+        separator: Separator | None = None,
+        encoding: Encoding = "utf-8",
+        on_error: OnError = "fail",
+        template: Template | None = None,
+        loss_on: LossOn = "all",
+        quote: bool | None = None,
+    ) -> None:
+        """Find the files. configs/data/text.yaml describes the arguments.
+
+        The name is part of the fingerprint. The prepared folder's name starts with it, or with the name of the files if
+        the text has the default name. A file that is in path and in val_path is only held out.
+
+        Raises pydantic.ValidationError for an invalid value. Raises UserError if a path has no text, or if loss_on is
+        "answers" but template is None.
+        """
+        if loss_on == "answers" and template is None:
+            raise UserError(
+                "data.loss_on=answers requires chats with marked answers; set data.template=chat"
+            )
+        self.template = template
+        self.loss_on = loss_on
+        self.on_error = on_error
+        self.name = name
+        self._folder_name = name if name != UNNAMED else short_name(path) or UNNAMED
+        self.val_fraction = val_fraction if val_path is None else None
+        self._reader_settings: dict[str, Any] = {
+            "field": field,
+            "separator": None if separator is None else unescaped(separator),
+            "encoding": encoding,
+            "on_error": on_error,
+        }
+        if template is not None:
+            self._reader_settings["template"] = template
+            self._reader_settings["field"] = "messages" if field == "text" else field
+
+        found = find_files(self.path_key, path)
+        self.files = found.files
+        self.val_files: list[Path] = []
+        self._found_notes = found.notes()
+        if val_path is not None:
+            held_out = find_files("data.val_path", val_path)
+            self.val_files = held_out.files
+            self.files, notes = hold_out(found.files, held_out.files)
+            self._found_notes += notes + held_out.notes()
+        # Bytes of all files on disk.
+        self.size = sum(file.stat().st_size for file in (*self.files, *self.val_files))
+
+        self._quote = quote
+        # State of the current or last reading.
+        self._reader = self._new_reader()
+        self._n_bytes_done = 0  # bytes on disk of the files that were read completely
+        self._empty: list[Path] = []  # files without text
+
+    @property
+    def folder_name(self) -> str:
+        """The name of the text. Without a name, the name of its files, or "text" if this name has no ASCII letters."""
+        return self._folder_name
+
+    def identity(self, digest_of: DigestOf) -> dict:
+        """Return the digest and the format of each file in order, the split rule, and the settings of the reader."""
+        chats = {} if self.template is None else {"loss_on": self.loss_on, "fields": CHAT_VERSION}
+        return chats | {
+            "corpus": self.name,
+            "files": [self._identity_of(file, digest_of) for file in self.files],
+            "val_files": [self._identity_of(file, digest_of) for file in self.val_files],
+            "val_fraction": self.val_fraction,
+            **self._reader_settings,
+        }
+
+    def documents(self) -> Iterator[Document]:
+        """Yield every document in parts of bounded size. With val_path, each document has a split.
+
+        Raises UserError if a file cannot be read, or if no file contains text.
+        """
+        self._reader = self._new_reader()
+        self._n_bytes_done = 0
+        self._empty = []
+        if self.val_files:
+            yield from self._documents("train", self.files)
+            yield from self._documents("val", self.val_files)
+        else:
+            yield from self._documents(None, self.files)
+
+    def boundary(self) -> int | None:
+        """Return the number of UTF-8 bytes of training text, or None.
+
+        Return None unless the corpus is one plain text file with one document. If this file is compressed or not in
+        UTF-8, the file is read to count the bytes.
+        """
+        file = self.files[0]
+        kind, packing = format_of(file)
+        is_one_document = len(self.files) == 1 and kind == "text" and self._reader.separator is None
+        if self.val_fraction is None or not is_one_document:
+            return None
+
+        with opened(file, self._reader.encoding) as text:
+            is_text_on_disk = text.is_utf8 and not packing
+            n_bytes = file.stat().st_size - text.offset
+        if not is_text_on_disk:
+            n_bytes = sum(len(piece.text.encode()) for piece in self._new_reader().pieces(file))
+        return int(n_bytes * (1 - self.val_fraction))
+
+    def share_read(self) -> float:
+        """Return the fraction of the bytes of all files that documents() has read, from 0 to 1."""
+        return min(1.0, (self._n_bytes_done + self._reader.position) / max(self.size, 1))
+
+    def share_held_out(self) -> float:
+        """Return val_fraction. With val_path, return the fraction of the bytes of all files that is held out."""
+        if self.val_fraction is not None:
+            return self.val_fraction
+        return sum(file.stat().st_size for file in self.val_files) / max(self.size, 1)
+
+    def notes(self) -> list[str]:
+        """Return the notes on files, records and the separator. The notes are complete after reading."""
+        reader = self._reader
+        notes = [*self._found_notes, *note_about(self._empty, "skipped (contains no text)")]
+        if reader.separator is not None and not reader.n_separators:
+            notes.append(
+                f"data.separator={reader.separator!r} never occurs; each plain text file is one document"
+            )
+        if reader.merged:
+            notes.append(
+                f"{reader.merged}: a value contains lines that look like table rows; check its quotation marks"
+            )
+        unused = reader.unused - ({"weight"} if self.loss_on == "answers" else set())
+        if unused:
+            notes.append(f"chats have fields that are not used: {', '.join(sorted(unused))}")
+        return notes + reader.skipped.notes("unreadable record", "skipped")
+
+    def skipped(self) -> str:
+        """Return one line for each listed record that the last reading skipped, and the number of the others."""
+        return self._reader.skipped.listed()
+
+    def _identity_of(self, file: Path, digest_of: DigestOf) -> list[str]:
+        kind, packing = format_of(file)
+        is_quoted = self._reader.is_quoted(kind)
+        # The default of CSV is not part of the identity, because earlier versions did not store it.
+        is_usual = kind not in DELIMITERS or (kind == "csv" and is_quoted)
+        quoting = [] if is_usual else ["quoted" if is_quoted else "unquoted"]
+        return [digest_of(file), kind, packing, *quoting]
+
+    def _new_reader(self) -> Reader:
+        return Reader(quote=self._quote, **self._reader_settings)
+
+    def _documents(self, split: str | None, files: list[Path]) -> Iterator[Document]:
+        n_empty = 0
+        for file in files:
+            piece: Piece | None = None
+            for piece in self._reader.pieces(file):
+                yield Document(split, piece.text, piece.ends, piece.where)
+            if piece is None:
+                self._empty.append(file)
+                n_empty += 1
+
+            self._n_bytes_done += file.stat().st_size
+            self._reader.position = 0
+
+        if n_empty == len(files):
+            raise UserError(f"{names_of(files)} must contain text, got no text")

@@ -1,0 +1,203 @@
+"""Cut text into the tasks of a preparation, encode the tasks in threads, and join the ids into one file per split."""
+
+import json
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Event
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gptmini.data.chats import ChatReport, encode_chats
+from gptmini.data.corpus import Corpus, Document
+from gptmini.data.ids import without_marks
+from gptmini.data.meta import SPLITS
+from gptmini.data.splits import n_bytes_of
+from gptmini.data.stored_file import block_checksums
+from gptmini.system.files import flush_file, replacing
+from gptmini.tokenizer import Tokenizer, document_prefix
+
+# Bytes of text in a task. A task is small for three reasons. It must fit into memory. If the process is killed, its
+# running tasks are lost. The last task runs alone.
+TASK = 2**22
+# Maximum number of parts of documents in a task. Python needs a few hundred bytes of memory for each part.
+MOST_PARTS = 2**17
+
+
+class Task(NamedTuple):
+    """A task of a preparation. It contains consecutive text of a corpus."""
+
+    number: int  # from 0
+    documents: list[Document]  # documents and parts of documents, each with its split
+    n_bytes: int  # UTF-8 bytes of text
+    begins: bool  # whether the first part is the start of its document
+
+
+def cut_tasks(documents: Iterable[Document]) -> Iterator[Task]:
+    """Cut documents into tasks. The last part of a corpus must end its document."""
+    number = 0
+    parts: list[Document] = []
+    n_bytes = 0
+    begins = True  # whether the first part is the start of its document
+    ends = True  # whether the last part ends its document
+
+    for document in documents:
+        parts.append(document)
+        n_bytes += n_bytes_of(document.text)
+        ends = document.ends
+        if n_bytes >= TASK or len(parts) >= MOST_PARTS:
+            yield Task(number, parts, n_bytes, begins)
+            number += 1
+            parts = []
+            n_bytes = 0
+            begins = ends
+
+    assert ends, "the last part of a corpus must end its document"
+    if parts:
+        yield Task(number, parts, n_bytes, begins)
+
+
+def in_order(
+    work: Callable[[Task, Event], bool], tasks: Iterable[Task], n_workers: int
+) -> Iterator[tuple[int, bool]]:
+    """Run tasks in threads. Yield the number of bytes and the result of each task, in the order of the tasks.
+
+    `work` may stop early if its event is set. At most two tasks for each worker are in memory. Processes are not
+    needed, because tokenizers mostly run outside Python.
+    """
+    running: deque[tuple[int, Future[bool]]] = deque()
+    is_over = Event()
+    with ThreadPoolExecutor(n_workers) as threads:
+        try:
+            for task in tasks:
+                running.append((task.n_bytes, threads.submit(work, task, is_over)))
+                if len(running) >= 2 * n_workers:
+                    n_bytes, result = running.popleft()
+                    yield n_bytes, result.result()
+            for n_bytes, result in running:
+                yield n_bytes, result.result()
+        finally:
+            is_over.set()
+            threads.shutdown(wait=False, cancel_futures=True)
+
+
+@dataclass
+class EncodedSplit:
+    """The encoded documents of one split in one task."""
+
+    ids: list[np.ndarray] = field(default_factory=list)  # (n,) each
+    ends: list[int] = field(default_factory=list)  # number of ids up to the end of each document
+    n_ids: int = 0
+    n_bytes: int = 0
+
+    def add(self, ids: np.ndarray) -> None:
+        """Append ids."""
+        self.ids.append(ids)
+        self.n_ids += len(ids)
+
+
+def encode_task(
+    task: Task, tokenizer: Tokenizer, path: Path, is_over: Event, corpus: Corpus
+) -> None:
+    """Encode a task and write the ids to a file atomically. If is_over is set, stop early and do not write the file."""
+    splits: dict[str | None, EncodedSplit] = {split: EncodedSplit() for split in SPLITS}
+    before = np.array(document_prefix(tokenizer), dtype=np.uint32)
+    end = np.array([tokenizer.end_of_text or 0], dtype=np.uint32)
+    report = ChatReport()
+    all_ids: Iterator[np.ndarray | None]
+    if corpus.template is None:
+        all_ids = tokenizer.encode_batch(document.text for document in task.documents)
+    else:
+        all_ids = encode_chats(task.documents, tokenizer, corpus, report)
+        before = before[:0]  # a template adds its own ids
+        if corpus.loss_on == "answers":
+            end = ~end.astype(np.int64)
+
+    begins = task.begins
+    for document, ids in zip(task.documents, all_ids, strict=True):
+        if is_over.is_set():
+            return
+        if ids is None:
+            continue
+        encoded = splits[document.split]
+        if begins:
+            encoded.add(before)
+        encoded.add(ids)
+        encoded.n_bytes += n_bytes_of(document.text)
+        begins = document.ends
+        if document.ends:
+            if tokenizer.end_of_text is not None:
+                encoded.add(end)
+            encoded.ends.append(encoded.n_ids)
+
+    arrays: dict[str, Any] = {}
+    empty = np.array([], dtype=np.uint32)
+    for split, encoded in splits.items():
+        ids = np.concatenate([empty, *encoded.ids])
+        arrays[f"{split}_ids"] = ids.astype(dtype_of(tokenizer, corpus.loss_on))
+        arrays[f"{split}_ends"] = np.array(encoded.ends, dtype=np.uint64)
+        arrays[f"{split}_bytes"] = np.array(encoded.n_bytes)
+    if corpus.template is not None:
+        in_json = json.dumps(report.to_dict()).encode()
+        arrays["chats"] = np.frombuffer(in_json, dtype=np.uint8)
+    with replacing(path) as file:
+        np.savez(file, **arrays)
+
+
+def join_split(
+    split: str, parts: Path, n_tasks: int, folder: Path, byte_lengths: np.ndarray | None = None
+) -> dict:
+    """Write the ids of a split and the index of its documents. Return the entry of the split for meta.json.
+
+    byte_lengths, (n_vocab,), is given only for chats. Their bytes are counted from the ids, because the template adds
+    text to the messages.
+    """
+    n_documents = 0
+    n_bytes = 0
+    n_tokens = 0
+    largest_id = 0
+    counted: Counter[str] = Counter()  # tokens and bytes of chats that the loss counts
+    paths = [folder / f"{split}.bin", folder / f"{split}.index"]
+    with paths[0].open("wb") as ids_file, paths[1].open("wb") as index_file:
+        for number in range(n_tasks):
+            with np.load(part_path(parts, number)) as part:
+                ids = part[f"{split}_ids"]
+                ends = part[f"{split}_ends"]
+                n_bytes += int(part[f"{split}_bytes"]) if byte_lengths is None else 0
+            ids_file.write(ids.tobytes())
+            index_file.write((ends + np.uint64(n_tokens)).astype("<u8").tobytes())
+            n_documents += len(ends)
+            n_tokens += len(ids)
+            largest_id = max(largest_id, int(without_marks(ids).max(initial=0)))
+            if byte_lengths is not None:
+                n_bytes += int(byte_lengths[without_marks(ids)].sum())
+                answers = ids[ids >= 0]
+                counted["counted"] += len(answers)
+                counted["counted_bytes"] += int(byte_lengths[answers].sum())
+        flush_file(ids_file)
+        flush_file(index_file)
+
+    return {
+        "documents": n_documents,
+        "bytes": n_bytes,
+        "tokens": n_tokens,
+        "largest_id": largest_id,
+        "crc32": block_checksums(paths[0]),
+        "index_crc32": block_checksums(paths[1]),
+        **counted,
+    }
+
+
+def part_path(parts: Path, number: int) -> Path:
+    """Return the file of the task with this number."""
+    return parts / f"{number:06}.npz"
+
+
+def dtype_of(tokenizer: Tokenizer, loss_on: str = "all") -> np.dtype:
+    """Return the dtype of the ids in a file. An id has 2 bytes if possible, and otherwise 4 bytes."""
+    if loss_on == "answers":  # ids with marks are negative
+        return np.dtype("<i4")
+    return np.dtype("<u2" if tokenizer.n_vocab <= 2**16 else "<u4")

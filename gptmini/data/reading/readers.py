@@ -1,0 +1,309 @@
+"""Read the documents of a file. The file contains plain text, JSON lines, CSV, TSV or Parquet."""
+
+import csv
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from gptmini.data.chat_formats import CHAT_FIELDS, ChatFormatError, document_of, format_of_chat
+from gptmini.data.opening import (
+    LONGEST_LINE,
+    Lines,
+    Opened,
+    decoded,
+    format_of,
+    import_pyarrow,
+    opened,
+)
+from gptmini.data.pieces import Piece, in_pieces
+from gptmini.data.skipped import Skipped
+from gptmini.system.errors import UserError
+
+ROWS = 256  # rows of a Parquet file that are read at a time
+FIELDS_SHOWN = 12  # number of field names that an error shows
+SHOWN = 80  # number of characters of a wrong value that an error shows
+# Delimiter of the values in a row for each kind of file.
+DELIMITERS = {"csv": ",", "tsv": "\t"}
+OTHER_DELIMITERS = ",;\t|"  # delimiters of tables that other programs write
+# A note reports a value if it has at least this many lines with as many delimiters as a row. Text often contains a few
+# lines that look like rows.
+SUSPICIOUS = 3
+
+IS_CHAT = "contains a chat instead of text"
+CHAT_REMEDY = "add data.template=chat to train on chats"
+
+FieldName = Annotated[str, Field(min_length=1)]
+Separator = Annotated[str, Field(min_length=1)]
+OnError = Literal["fail", "skip"]
+Template = Literal["chat"]
+LossOn = Literal["all", "answers"]
+
+
+class Reader:
+    """A reader that yields the documents of files, one file after the other. It counts separators and skipped records.
+
+    The message about an unreadable record contains the file, the line or row, and the byte offset of the line.
+    """
+
+    def __init__(
+        self,
+        *,
+        field: str = "text",
+        separator: str | None = None,
+        encoding: str = "utf-8",
+        on_error: OnError = "fail",
+        template: Template | None = None,
+        quote: bool | None = None,
+    ) -> None:
+        """Configure the reader.
+
+        Args:
+            field: name of the field that contains the text in JSON, CSV, TSV and Parquet. The name a.b means the field
+                b of the record in the field a.
+            separator: text between the documents of a plain text file; None if a file is one document.
+            encoding: the name that Python uses for the encoding. A byte order mark in a file overrides it.
+            on_error: "fail", or "skip" to skip unreadable records.
+            template: "chat" if the records contain chats. Each chat becomes one document of one piece, which contains
+                the messages in JSON.
+            quote: whether quotation marks around a value of CSV or TSV are not part of the value. None: True for CSV.
+        """
+        self.template = template
+        self.quote = quote
+        self.field = field
+        self.separator = separator
+        self.encoding = encoding
+        self.on_error = on_error
+
+        self.position = 0  # bytes of the current file on disk that have been read
+        self.n_separators = 0  # number of separators that were found in plain text
+        self.skipped = Skipped()
+        # Place of the first row with a value whose lines look like rows of the table.
+        self.merged = ""
+        self.unused: set[str] = set()  # names of fields of chats that are known, but not used
+
+    def pieces(self, file: Path) -> Iterator[Piece]:
+        """Yield the documents of a file in order, in pieces. Empty documents are skipped.
+
+        Each piece ends before white space that follows a word, except the last piece of a document. In gptmini's
+        tokenizers, a token never crosses a cut at this place.
+
+        Raises UserError if the file is damaged, has a different encoding, or does not have the field. Raises UserError
+        if a record cannot be read, or if pyarrow is required but not installed.
+        """
+        self.position = 0
+        kind, packing = format_of(file)
+        if kind == "parquet":
+            if packing:
+                raise UserError(
+                    f"Parquet files must not be compressed, got {file}; decompress the file first"
+                )
+            yield from in_pieces(self._parquet_texts(file), file)
+            return
+
+        if self.template and kind != "jsonl":
+            raise UserError(
+                f"data.template=chat requires JSON lines or Parquet, got the format '{kind}' of {file}"
+            )
+        with opened(file, self.encoding) as text:
+            if kind == "text":
+                parts = self._separated(decoded(text, file))
+            elif kind == "jsonl":
+                parts = self._json_texts(text, file)
+            else:
+                parts = self._table_texts(text, file, kind)
+
+            for piece in in_pieces(parts, file):
+                if not text.raw.closed:  # Python closes the file after the last line of records
+                    self.position = text.raw.tell()
+                yield piece
+
+    def _separated(self, blocks: Iterator[str]) -> Iterator[Piece]:
+        separator = self.separator
+        rest = ""
+        for block in blocks:
+            if separator is None:
+                yield Piece(block, ends=False)
+                continue
+
+            *documents, rest = (rest + block).split(separator)
+            self.n_separators += len(documents)
+            for text in documents:
+                yield Piece(text, ends=True)
+
+            # A separator may start at the end of the block.
+            kept = max(0, len(rest) - len(separator) + 1)
+            yield Piece(rest[:kept], ends=False)
+            rest = rest[kept:]
+        yield Piece(rest, ends=True)
+
+    def _json_texts(self, text: Opened, file: Path) -> Iterator[Piece]:
+        lines = Lines(text, file, newline="\n")
+        while True:
+            where = lines.begin_record()
+            line = next(lines, "")
+            if not line:
+                return
+            if line.isspace():
+                continue
+
+            try:
+                record = json.loads(line)
+            except (ValueError, RecursionError) as error:
+                self._skip(f"{where}: invalid JSON: {_reason(error)}")
+                continue
+            yield from self._text_of(record, where)
+
+    def is_quoted(self, kind: str) -> bool:
+        """Return whether quotation marks around a value are not part of the value in this kind of table."""
+        return kind == "csv" if self.quote is None else self.quote
+
+    def _table_texts(self, text: Opened, file: Path, kind: str) -> Iterator[Piece]:
+        delimiter = DELIMITERS[kind]
+        # This limit applies to the entire process. Lines rejects longer records.
+        csv.field_size_limit(LONGEST_LINE)
+        lines = Lines(text, file, newline="")
+        rows = csv.reader(
+            lines,
+            delimiter=delimiter,
+            quoting=csv.QUOTE_MINIMAL if self.is_quoted(kind) else csv.QUOTE_NONE,
+            strict=True,
+        )
+        try:
+            names = next(rows, [])
+        except csv.Error:
+            names = []
+        if self.field not in names:
+            problem = _missing(str(file), self.field, names)
+            if len(names) == 1 and any(mark in names[0] for mark in OTHER_DELIMITERS):
+                problem += f"; separate the values by {delimiter!r}, as the file extension requires"
+            raise UserError(problem)
+        column = names.index(self.field)
+
+        while True:
+            where = lines.begin_record()
+            try:
+                row = next(rows)
+            except StopIteration:
+                return
+            except csv.Error as error:
+                fix = "set data.quote=false if quotation marks are text, or data.on_error=skip to skip such records"
+                self._skip(f"{where}{lines.last_line()}: invalid table row: {error}", fix)
+                continue
+            if not row:
+                continue
+            if len(row) != len(names):
+                problem = f"{where}{lines.last_line()}: the row must have {len(names)} values, got {len(row)}"
+                if any('"' in value for value in row) and not self.is_quoted(kind):
+                    problem += " (data.quote=true joins lines between quotation marks)"
+                self._skip(problem)
+                continue
+            if not self.merged and any(_has_rows(value, delimiter, len(names)) for value in row):
+                self.merged = where
+            yield from self._checked(row[column], where)
+
+    def _parquet_texts(self, file: Path) -> Iterator[Piece]:
+        pyarrow = import_pyarrow(file)
+        from pyarrow import parquet
+
+        first, *_ = self.field.split(".")
+        try:
+            with parquet.ParquetFile(file) as table:
+                names = table.schema_arrow.names
+                wanted = {first, *CHAT_FIELDS} if self.template else {first}
+                columns = [name for name in names if name in wanted]
+                if not columns and format_of_chat(dict.fromkeys(names)):
+                    raise UserError(f"{file} {IS_CHAT}", for_training=CHAT_REMEDY)
+                if not columns:
+                    raise UserError(_missing(str(file), self.field, names))
+
+                number = 0
+                n_rows = max(table.metadata.num_rows, 1)
+                size = file.stat().st_size
+                for batch in table.iter_batches(ROWS, columns=columns, use_threads=False):
+                    self.position = size * number // n_rows  # an estimate
+                    for values in zip(*batch.columns, strict=True):
+                        number += 1
+                        where = f"{file}, row {number:,}"
+                        try:
+                            names_and_values = zip(batch.schema.names, values, strict=True)
+                            record = {name: value.as_py() for name, value in names_and_values}
+                        except UnicodeDecodeError:  # Parquet does not check the bytes of text
+                            self._skip(f"{where}: the field '{self.field}' is not valid UTF-8")
+                            continue
+                        yield from self._text_of(record, where)
+        except (OSError, UnicodeDecodeError, pyarrow.ArrowException) as error:
+            raise UserError(f"cannot read {file} as Parquet: {_reason(error)}") from None
+
+    def _text_of(self, record: Any, where: str) -> Iterator[Piece]:
+        if self.template:
+            try:
+                value, unused = document_of(record, self.field)
+            except ChatFormatError as error:
+                self._skip(f"{where}: {error}")
+                return
+            self.unused |= unused
+            yield from self._checked(value, where)
+            return
+
+        is_chat = isinstance(record, dict) and format_of_chat(record) is not None
+        if is_chat and "." not in self.field and not isinstance(record.get(self.field), str):
+            self._skip(f"{where} {IS_CHAT}", CHAT_REMEDY)
+            return
+        value = record
+        for name in self.field.split("."):
+            if not isinstance(value, dict):
+                self._skip(
+                    f"{where}: expected a record with the field '{self.field}', got {value!r:.{SHOWN}}"
+                )
+                return
+            if name not in value:
+                self._skip(
+                    _missing(where, self.field, list(value)),
+                    "set data.field to one of them, or data.on_error=skip to skip such records",
+                )
+                return
+            value = value[name]
+        yield from self._checked(value, where)
+
+    def _checked(self, value: Any, where: str) -> Iterator[Piece]:
+        problem = f"{where}: the field '{self.field}' must be text, got"
+        if not isinstance(value, str):
+            self._skip(f"{problem} {value!r:.{SHOWN}}")
+            return
+        try:
+            value.encode()
+        except UnicodeEncodeError as error:
+            # JSON may contain half of a surrogate pair as an escape. An invalid byte is decoded to this half, too.
+            character = value[error.start]
+            self._skip(
+                f"{problem} {character!r}, half of a surrogate pair or a byte in a different encoding"
+            )
+            return
+        yield Piece(value, ends=True, where=where if self.template else "")
+
+    def _skip(self, problem: str, fix: str = "set data.on_error=skip to skip such records") -> None:
+        if self.on_error == "fail":
+            raise UserError(problem, for_training=fix)
+        self.skipped.add(1, [problem])
+
+
+def _missing(where: str, field: str, names: list[str]) -> str:
+    shown_names = [name if name.isprintable() else repr(name) for name in names[:FIELDS_SHOWN]]
+    found = ", ".join(shown_names) or "none"
+    # gptmini.evaluation.texts replaces data.field by the option --field.
+    return f"{where}: expected the field '{field}' (set data.field to read another one), got the fields {found}"
+
+
+def _has_rows(value: str, delimiter: str, n_values: int) -> bool:
+    """Return whether a stray quotation mark may have joined several rows of a table to this value."""
+    inner = value.splitlines()[1:-1]  # marks are in the first and the last line
+    are_rows = all(line.count(delimiter) == n_values - 1 for line in inner)
+    return n_values > 1 and len(inner) >= SUSPICIOUS and are_rows
+
+
+def _reason(error: Exception) -> str:
+    lines = str(error).splitlines()
+    return lines[0] if lines else type(error).__name__
