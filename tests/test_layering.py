@@ -16,7 +16,7 @@ PACKAGE = ROOT / "gptmini"
 LAYERS = (
     (
         "system",
-        "printable",
+        "console",
         "settings",
         "key_table",
     ),
@@ -37,7 +37,7 @@ HOMES = {  # the packages that may import a library, or call print
     "hydra": {"configuration", "commands"},
     "omegaconf": {"configuration"},
     "argparse": {"commands"},
-    "print": {"job", "commands"},
+    "print": {"console", "job", "commands"},
     "matplotlib": {"report"},
     "optuna": {"sweep", "configuration"},
 }

@@ -12,7 +12,7 @@ from gptmini.commands.options import parse_options
 from gptmini.commands.sample_options import DEVICE, RUN, SAMPLING, rules_of
 from gptmini.commands.sample_output import SHOWN_ON_TERMINALS, CtrlC, prepare_stdin
 from gptmini.configuration.messages import advising_on_memory
-from gptmini.job.printing import print_lines, print_note, print_resolved_run
+from gptmini.console.printing import print_lines, print_note, print_resolved_run
 from gptmini.runs import named_run
 from gptmini.settings import CHAT_TOKENS, SAMPLE_SEED
 from gptmini.system.errors import UserError, did_you_mean

@@ -10,7 +10,7 @@ from gptmini.commands.evaluate_output import topic_lines
 from gptmini.commands.mistakes import one_line_errors, print_error
 from gptmini.commands.options import parse_options
 from gptmini.configuration.messages import advising_on_memory
-from gptmini.job.printing import print_lines, print_note, print_resolved_run
+from gptmini.console.printing import print_lines, print_note, print_resolved_run
 from gptmini.loading import open_model
 from gptmini.runs import named_run
 from gptmini.system.errors import UserError

@@ -5,7 +5,7 @@ import os
 
 from gptmini.commands.mistakes import one_line_errors
 from gptmini.commands.options import parse_options
-from gptmini.job.printing import print_lines, print_resolved_run
+from gptmini.console.printing import print_lines, print_resolved_run
 from gptmini.runs import named_run
 from gptmini.settings import SAMPLE_TEMPERATURE
 from gptmini.system.errors import UserError

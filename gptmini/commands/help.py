@@ -9,7 +9,7 @@ import yaml
 
 from gptmini.configuration.keys import files_of_group, known_keys, option_files, unknown_key
 from gptmini.configuration.overrides import key_of
-from gptmini.job.printing import print_lines
+from gptmini.console.printing import print_lines
 from gptmini.key_table import keys_with
 from gptmini.system.errors import UserError
 from gptmini.system.files import CONFIGS

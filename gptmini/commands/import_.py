@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from gptmini.commands.mistakes import one_line_errors
 from gptmini.commands.options import parse_options
-from gptmini.job.printing import command_line, print_lines, print_topic
+from gptmini.console.printing import command_line, print_lines, print_topic
 from gptmini.loading import local_path
 from gptmini.system.errors import UserError
 from gptmini.system.process import restore_gc_and_sigint

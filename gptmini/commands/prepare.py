@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from gptmini.commands.hydra_flags import run_hydra_command
 from gptmini.commands.train import show_configuration
 from gptmini.configuration.compose import Composed
-from gptmini.job.printing import print_lines
+from gptmini.console.printing import print_lines
 from gptmini.key_table import keys_with
 from gptmini.system.errors import UserError
 from gptmini.system.process import restore_gc_and_sigint
@@ -30,8 +30,8 @@ def run_job(composed: Composed) -> None:
 
     from gptmini.configuration.building import text_settings
     from gptmini.configuration.stored import resolve_configuration
+    from gptmini.console.progress import show_progress
     from gptmini.data.meta import SPLITS
-    from gptmini.job.progress import show_progress
     from gptmini.job.tokens import open_tokens
     from gptmini.training.settings import PrepareSettings
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from gptmini.commands.mistakes import one_line_errors
 from gptmini.commands.options import parse_options
-from gptmini.job.printing import print_lines, print_note, print_resolved_run
+from gptmini.console.printing import print_lines, print_note, print_resolved_run
 from gptmini.system.errors import UserError
 from gptmini.system.process import restore_gc_and_sigint
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from gptmini.commands.mistakes import one_line_errors, print_error
 from gptmini.commands.options import parse_options
-from gptmini.job.printing import print_lines, print_note
-from gptmini.printable import printable
+from gptmini.console.printable import printable
+from gptmini.console.printing import print_lines, print_note
 from gptmini.system.errors import UserError
 
 if TYPE_CHECKING:

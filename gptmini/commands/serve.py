@@ -11,8 +11,8 @@ from gptmini.commands.mistakes import one_line_errors
 from gptmini.commands.options import parse_options
 from gptmini.commands.sample_options import DEVICE, RUN, SAMPLING, rules_of
 from gptmini.configuration.messages import advising_on_memory
-from gptmini.job.printing import print_lines, print_note, print_resolved_run
-from gptmini.printable import printable
+from gptmini.console.printable import printable
+from gptmini.console.printing import print_lines, print_note, print_resolved_run
 from gptmini.runs import named_run
 from gptmini.settings import CHAT_TOKENS
 from gptmini.system.errors import UserError

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from gptmini.commands.mistakes import one_line_errors
 from gptmini.commands.options import parse_options
-from gptmini.job.printing import print_resolved_run
+from gptmini.console.printing import print_resolved_run
 
 # In color, each token has the next one of these styles of Rich.
 STYLES = ("black on bright_cyan", "black on bright_yellow")

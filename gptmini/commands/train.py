@@ -5,7 +5,7 @@ import time
 
 from gptmini.commands.hydra_flags import run_hydra_command
 from gptmini.configuration.compose import Composed
-from gptmini.job.printing import print_lines
+from gptmini.console.printing import print_lines
 from gptmini.system.world import this_world
 
 # Each job imports pydantic, torch and Lightning itself, so that a wrong key is reported before these slow imports.

@@ -14,9 +14,9 @@ from rich.text import Text
 from gptmini.configuration.init_from import takes_finetune
 from gptmini.configuration.keys import user_component_overrides
 from gptmini.configuration.overrides import as_override
-from gptmini.job.printing import command_line, topic_lines
+from gptmini.console.printable import printable
+from gptmini.console.printing import command_line, topic_lines
 from gptmini.job.result import checkpoints_of, early_stop
-from gptmini.printable import printable
 from gptmini.runs import has_checkpoint
 from gptmini.system.durations import duration
 from gptmini.system.errors import UserError

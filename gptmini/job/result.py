@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gptmini.configuration.messages import exit_code_of, explain
-from gptmini.job.printing import topic_lines
-from gptmini.printable import printable
+from gptmini.console.printable import printable
+from gptmini.console.printing import topic_lines
 from gptmini.training.settings import Settings
 
 if TYPE_CHECKING:

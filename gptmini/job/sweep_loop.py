@@ -12,7 +12,7 @@ from types import FrameType
 
 from filelock import FileLock
 
-from gptmini.job.printing import print_topic
+from gptmini.console.printing import print_topic
 from gptmini.job.sweep_table import show_table
 from gptmini.job.sweep_trials import Row, Trials
 from gptmini.runs import is_run, is_training

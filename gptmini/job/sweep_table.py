@@ -9,7 +9,7 @@ from statistics import fmean, stdev
 from typing import Any
 
 from gptmini.configuration.overrides import key_of
-from gptmini.job.printing import print_topic
+from gptmini.console.printing import print_topic
 from gptmini.job.sweep_trials import ENDED, Row, Trials
 from gptmini.report.tables import aligned
 from gptmini.sweep import SEED

@@ -11,7 +11,7 @@ from gptmini.configuration.compose import compose
 from gptmini.configuration.init_from import fit_context
 from gptmini.configuration.overrides import as_override, key_of
 from gptmini.configuration.stored import resolve_configuration
-from gptmini.job.printing import print_topic
+from gptmini.console.printing import print_topic
 from gptmini.job.tokens import open_tokens
 from gptmini.key_table import keys_with
 from gptmini.sweep import Space, SweepSettings

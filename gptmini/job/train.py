@@ -16,13 +16,13 @@ from gptmini.configuration.init_from import fit_context
 from gptmini.configuration.messages import advising_on_memory
 from gptmini.configuration.overrides import Typed
 from gptmini.configuration.stored import resolve_configuration
+from gptmini.console.progress import show_progress
 from gptmini.job.announcer import make_console, open_announcer, print_end
 from gptmini.job.budget import BudgetChooser
 from gptmini.job.epochs import steps_for_epochs
 from gptmini.job.fit import fit
 from gptmini.job.launch import start_ranks
 from gptmini.job.loggers import build_loggers, log_setup
-from gptmini.job.progress import show_progress
 from gptmini.job.result import TrainingResult, checkpoints_of, recording_failure, result_of
 from gptmini.job.tokens import open_tokens
 from gptmini.system.process import mute, restore_gc_and_sigint
@@ -195,7 +195,7 @@ def prepare_process(settings: Settings) -> None:
 
 
 def _print_complete(run: "Run", settings: Settings) -> TrainingResult:
-    from gptmini.job.printing import command_line, print_topic
+    from gptmini.console.printing import command_line, print_topic
     from gptmini.tokenizer import from_dict
     from gptmini.training.assembling import restore_callbacks
 

@@ -15,7 +15,7 @@ from matplotlib import font_manager, rc_context
 from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
 
-from gptmini.printable import printable
+from gptmini.console.printable import printable
 from gptmini.report.tables import visible
 
 FUTURE = "#eceff2"  # for positions that a token cannot attend to, and for grid lines

@@ -8,8 +8,8 @@ import shlex
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from gptmini.console.printable import printable
 from gptmini.key_table import keys_with
-from gptmini.printable import printable
 from gptmini.runs.metrics import STEP, Line, curves_of
 
 if TYPE_CHECKING:  # importing torch takes seconds

@@ -18,7 +18,7 @@ from pydantic import (
 )
 from typing_extensions import TypedDict  # pydantic requires this class before Python 3.12
 
-from gptmini.printable import printable
+from gptmini.console.printable import printable
 from gptmini.serving.engine import AnswerPiece
 from gptmini.system.errors import similar
 from gptmini.tokenizer import Tokenizer

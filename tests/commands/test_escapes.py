@@ -11,9 +11,10 @@ from rich.console import Console
 
 from gptmini.commands.mistakes import print_error
 from gptmini.commands.sample_output import show_jsonl
+from gptmini.console import printing
+from gptmini.console.progress import show_progress
 from gptmini.generation import TextPiece
-from gptmini.job import printing, result
-from gptmini.job.progress import show_progress
+from gptmini.job import result
 from gptmini.training.loggers.console import ConsoleLogger
 
 HOSTILE = "a\x1b]52;c;aGk=\x07b\x9b31mc\u202ed"

@@ -6,9 +6,9 @@ import shlex
 import pytest
 
 from gptmini.commands.sample import parse
+from gptmini.console.progress import progress_line
 from gptmini.data import Progress
 from gptmini.job.announcer import rounded, with_prefix
-from gptmini.job.progress import progress_line
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,9 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
+from gptmini.console import progress
 from gptmini.data import TextCorpus
-from gptmini.job import budget, progress
+from gptmini.job import budget
 from gptmini.training.budget import ladder, timing
 from run_folders import config_of, last, newest
 

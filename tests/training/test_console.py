@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 from rich.text import Text
 
-from gptmini.printable import wrapped
+from gptmini.console.printable import wrapped
 from gptmini.training.callbacks.scalars import Scalars
 from gptmini.training.loggers.console import (
     BrokenPipeConsole,

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 from rich.text import Text
 
-from gptmini.printable import printable, wrapped
+from gptmini.console.printable import printable, wrapped
 from gptmini.report.tables import aligned
 from gptmini.runs.metrics import STEP, Line, is_number, tags_of
 from gptmini.system.durations import duration

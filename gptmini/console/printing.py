@@ -7,7 +7,7 @@ import shlex
 import sys
 from pathlib import Path
 
-from gptmini.printable import printable
+from gptmini.console.printable import printable
 
 
 def print_lines(*lines: str) -> None:

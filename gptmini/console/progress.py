@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from gptmini.printable import printable, wrapped
+from gptmini.console.printable import printable, wrapped
 
 if TYPE_CHECKING:
     from rich.console import Console
