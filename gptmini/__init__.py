@@ -11,7 +11,7 @@ from gptmini.system.version import __version__
 if TYPE_CHECKING:
     from gptmini.attention import CausalMultiHeadAttention
     from gptmini.data import prepare
-    from gptmini.data.batches import batches
+    from gptmini.data.prepared.batches import batches
     from gptmini.evaluation import evaluate
     from gptmini.generation import generate, generate_stream
     from gptmini.job.result import TrainingResult
@@ -25,7 +25,7 @@ _HOMES = {
     "GPT": "gptmini.model",
     "GPTConfig": "gptmini.model",
     "UserError": "gptmini.system.errors",
-    "batches": "gptmini.data.batches",
+    "batches": "gptmini.data.prepared.batches",
     "chat": "gptmini.serving.conversation",
     "evaluate": "gptmini.evaluation",
     "generate": "gptmini.generation",

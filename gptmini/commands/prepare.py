@@ -31,7 +31,7 @@ def run_job(composed: Composed) -> None:
     from gptmini.configuration.building import text_settings
     from gptmini.configuration.stored import resolve_configuration
     from gptmini.console.progress import show_progress
-    from gptmini.data.meta import SPLITS
+    from gptmini.data.prepared.meta import SPLITS
     from gptmini.job.tokens import open_tokens
     from gptmini.training.settings import PrepareSettings
 
@@ -73,8 +73,8 @@ def run_job(composed: Composed) -> None:
 
 def inspection(store: "TokenStore") -> Iterator[str]:
     """Yield lines about both splits of a prepared folder and about the documents in each split."""
-    from gptmini.data.inspect import inspect_split
-    from gptmini.data.meta import SPLITS
+    from gptmini.data.prepared.inspect import inspect_split
+    from gptmini.data.prepared.meta import SPLITS
     from gptmini.tokenizer import from_dict
 
     tokenizer = from_dict(store.tokenizer_state)

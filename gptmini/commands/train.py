@@ -54,7 +54,7 @@ def show_configuration(composed: Composed) -> None:
     is_new_run = "verify" not in plain and plain["resume"] is None  # verify is a key of prepare
     of_text = [plain[key] for key in ("budget", "epochs", "init_from")]
     if is_new_run and any(value is not None for value in of_text):
-        from gptmini.data import Watcher
+        from gptmini.console.progress import Watcher
         from gptmini.job.train import open_run_tokens, prepare_process
 
         settings = build_settings(plain)

@@ -15,7 +15,8 @@ from gptmini.system.errors import UserError
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
-    from gptmini.data import TokenStore, Watcher
+    from gptmini.console.progress import Watcher
+    from gptmini.data import TokenStore
     from gptmini.loading import TrainedSource
     from gptmini.training.settings import Settings
 

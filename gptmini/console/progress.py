@@ -1,8 +1,9 @@
 """Show the progress while gptmini prepares a text."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -10,8 +11,6 @@ from gptmini.console.printable import printable, wrapped
 
 if TYPE_CHECKING:
     from rich.console import Console
-
-    from gptmini.data import Progress, Watcher
 
 
 # Without a terminal, at least INTERVAL seconds pass between two progress lines. The line of a new phase may follow
@@ -22,11 +21,27 @@ INTERVAL_OF_PHASES = 1
 SETTLED = 1
 
 
-@contextmanager
-def show_progress(console: "Console", topic: str = "") -> "Iterator[Watcher]":
-    """Return a watcher that shows on a console how far the preparation of a text is, and notes after the topic."""
-    from gptmini.data import Watcher
+@dataclass(kw_only=True)
+class Progress:
+    """The progress of a preparation."""
 
+    phase: str  # the current work, such as "tokenising"
+    n_bytes: int  # bytes done in this phase
+    # Fraction of the text that is done in this phase, from 0 to 1; None if the fraction is unknown.
+    share: float | None
+
+
+@dataclass(kw_only=True)
+class Watcher:
+    """Callbacks for the progress of a preparation."""
+
+    on_progress: Callable[[Progress], None] = lambda progress: None  # called many times
+    on_note: Callable[[str], None] = lambda note: None  # one line for the user
+
+
+@contextmanager
+def show_progress(console: "Console", topic: str = "") -> Iterator[Watcher]:
+    """Return a watcher that shows on a console how far the preparation of a text is, and notes after the topic."""
     prefix = f"{topic:8} " if topic else ""
     with ProgressLine(console) as line:
         yield Watcher(
@@ -61,7 +76,7 @@ class ProgressLine:
         """Remove the line from a terminal."""
         self._status.stop()
 
-    def show(self, progress: "Progress") -> None:
+    def show(self, progress: Progress) -> None:
         """Show the progress."""
         now = time.monotonic()
         is_new = progress.phase != self.phase
@@ -78,7 +93,7 @@ class ProgressLine:
             self._console.print(line, markup=False)
 
 
-def progress_line(progress: "Progress", *, seconds: float) -> str:
+def progress_line(progress: Progress, *, seconds: float) -> str:
     """Return a line about a phase that started `seconds` ago: bytes, fraction done, speed and the time left."""
     if not progress.n_bytes:
         return progress.phase

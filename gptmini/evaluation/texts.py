@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from gptmini.data import TextCorpus, TokenStore
-from gptmini.data.ids import without_marks
-from gptmini.data.store import Excerpt
+from gptmini.data.prepared.ids import without_marks
+from gptmini.data.prepared.store import Excerpt
 from gptmini.system.errors import UserError
 from gptmini.tokenizer import Tokenizer, document_prefix, from_dict, identity_of, without_prefix
 

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gptmini.data.batches import NOT_COUNTED, validation_windows
-from gptmini.data.store import Excerpt
+from gptmini.data.prepared.batches import NOT_COUNTED, validation_windows
+from gptmini.data.prepared.store import Excerpt
 
 # To compute a confidence interval, a single document is divided into blocks of this size. A block has a few sentences,
 # so neighbouring blocks are nearly independent.

@@ -28,7 +28,7 @@ from gptmini.tokenizer import Tokenizer
 
 LARGEST_FILE = "5GB"  # if the weights are larger, they are split into several files, as on the hub
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-# The model card. gptmini.data.outputs recognises an export by the header and the words "exported by gptmini" with a
+# The model card. data/reading/outputs.py recognises an export by the header and the words "exported by gptmini" with a
 # version.
 CARD = """---
 library_name: transformers

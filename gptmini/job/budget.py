@@ -21,7 +21,8 @@ from gptmini.system.errors import UserError
 from gptmini.training.settings import Settings
 
 if TYPE_CHECKING:
-    from gptmini.data import Corpus, Progress, TokenStore, Watcher
+    from gptmini.console.progress import Progress, Watcher
+    from gptmini.data import Corpus, TokenStore
     from gptmini.training.budget.ladder import Rung
     from gptmini.training.budget.law import Text
 
@@ -162,7 +163,7 @@ class BudgetChooser:
         return UserError(f"budget={budget} leaves no time to train: {reason}; {fix}")
 
     def _report(self, phase: str) -> None:
-        from gptmini.data import Progress
+        from gptmini.console.progress import Progress
 
         self.watcher.on_progress(Progress(phase=phase, n_bytes=0, share=None))
 

@@ -43,7 +43,7 @@ def dry_run(composed: Composed) -> None:
     import torch
     from rich.console import Console
 
-    from gptmini.data import Progress
+    from gptmini.console.progress import Progress
     from gptmini.model.gpt import meta_gpt
     from gptmini.runs import open_run
     from gptmini.system.hardware import memory

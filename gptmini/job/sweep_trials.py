@@ -21,7 +21,7 @@ from gptmini.system.process import MISUSE
 from gptmini.system.untrusted import read_yaml
 
 FILE = "sweep.yaml"
-# gptmini.data.outputs recognises a sweep by this line.
+# gptmini.data.reading.outputs recognises a sweep by this line.
 HEADING = "# All runs of this sweep of gptmini have these values in common.\n"
 ENDED = (0, MISUSE)  # exit codes of runs that are not started again
 

@@ -57,7 +57,7 @@ def train_all(
     task, task_here = tasks
     checked, text = check_and_prepare(space, config_dir)
     restore_gc_and_sigint()
-    from gptmini.data.paths import copied_stdin
+    from gptmini.data.reading.paths import copied_stdin
     from gptmini.job.sweep_loop import SweepLoop
     from gptmini.job.sweep_table import print_ending
     from gptmini.job.sweep_trials import Trials
@@ -113,7 +113,7 @@ def check_and_prepare(space: Space, config_dir: str | None) -> tuple[Settings, s
     Return the settings of the first run, and the digest of its tokens. With budget=, each run chooses its own
     vocabulary, so no text is prepared, and the digest is empty.
     """
-    from gptmini.data import Watcher
+    from gptmini.console.progress import Watcher
 
     parts = []
     for overrides in space.examples():

@@ -9,7 +9,8 @@ from gptmini.training.settings import TextSettings
 if TYPE_CHECKING:
     from gptmini.checkpoint.training_state import TrainingState
     from gptmini.configuration.overrides import Typed
-    from gptmini.data import TokenStore, Watcher
+    from gptmini.console.progress import Watcher
+    from gptmini.data import TokenStore
 
 
 @advising_on_memory("lower num_workers, or tokenizer.train_bytes if a tokenizer is trained")
@@ -27,7 +28,8 @@ def open_tokens(
     missing, no text is downloaded that only the run's folder names. The argument corpus is the text, if it is open
     already. The watcher receives the progress and notes. Raises UserError if the text cannot be read.
     """
-    from gptmini.data import TokenStore, Watcher, find_prepared, prepare
+    from gptmini.console.progress import Watcher
+    from gptmini.data import TokenStore, find_prepared, prepare
 
     watcher = watcher or Watcher()
     if state is not None and not typed.has("data_dir"):

@@ -31,7 +31,8 @@ from gptmini.training.settings import Settings
 
 if TYPE_CHECKING:
     from gptmini.checkpoint.training_state import TrainingState
-    from gptmini.data import TokenStore, Watcher
+    from gptmini.console.progress import Watcher
+    from gptmini.data import TokenStore
     from gptmini.runs import Run
     from gptmini.training.devices.ranks import Ranks
 

@@ -13,7 +13,7 @@ from gptmini.key_table import keys_with
 from gptmini.runs.metrics import STEP, Line, curves_of
 
 if TYPE_CHECKING:  # importing torch takes seconds
-    from gptmini.data.store import TokenStore
+    from gptmini.data.prepared.store import TokenStore
     from gptmini.model import GPT
 
 # On TensorBoard's HParams page, every run has these columns and a column for each override. This list is short, because

@@ -20,7 +20,7 @@ import pytest
 from pyarrow import parquet
 
 from gptmini.commands import COMMANDS
-from gptmini.data.chat_formats import messages_of
+from gptmini.data.reading.chat_formats import messages_of
 from gptmini.key_table import keys_with
 from gptmini.runs.run_folder import link_latest
 from interop.nanogpt_files import write_nanogpt
@@ -104,7 +104,7 @@ def short_documentation(tmp_path_factory):
     (library / "this.py").write_text('"""The module this prints the Zen of Python."""\n')
     with pytest.MonkeyPatch.context() as patch:
         fake = SimpleNamespace(get_path=lambda name: str(library))
-        patch.setattr("gptmini.data.pydoc.sysconfig", fake)
+        patch.setattr("gptmini.data.corpora.pydoc.sysconfig", fake)
         yield
 
 

@@ -6,8 +6,7 @@ import shlex
 import pytest
 
 from gptmini.commands.sample import parse
-from gptmini.console.progress import progress_line
-from gptmini.data import Progress
+from gptmini.console.progress import Progress, progress_line
 from gptmini.job.announcer import rounded, with_prefix
 
 

@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import gptmini
-from gptmini.data.batches import (
+from gptmini.data.prepared.batches import (
     divide_among,
     gather,
     n_windows,
@@ -20,7 +20,7 @@ from gptmini.data.batches import (
     validation_windows,
     window_starts,
 )
-from gptmini.data.store import Source
+from gptmini.data.prepared.store import Source
 from gptmini.training.datamodule import TokenDataModule
 from gptmini.training.trainer_settings import TrainerSettings
 from training.runs import SETTINGS

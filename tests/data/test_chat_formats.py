@@ -7,8 +7,8 @@ import pytest
 from pyarrow import parquet
 
 from gptmini.data import TextCorpus
-from gptmini.data.chat_formats import ChatFormatError, messages_of
-from gptmini.data.readers import Reader
+from gptmini.data.reading.chat_formats import ChatFormatError, messages_of
+from gptmini.data.reading.readers import Reader
 from gptmini.system.errors import UserError
 
 CHAT = [

@@ -11,7 +11,7 @@ from pyarrow import parquet
 
 from data.parts import by_split
 from data.web import serving
-from gptmini.data.hub import choose_files, hub_text
+from gptmini.data.corpora.hub import choose_files, hub_text
 from gptmini.system.errors import UserError
 
 # Training and held-out files in datasets on the hub, on the branch with converted files, and in FineWeb.

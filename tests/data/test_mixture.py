@@ -7,7 +7,7 @@ import pytest
 
 from gptmini import tokenizer
 from gptmini.data import Mixture, TextCorpus, TokenStore, prepare
-from gptmini.data.store import Source, tokens_per_byte_of
+from gptmini.data.prepared.store import Source, tokens_per_byte_of
 from gptmini.system.errors import UserError
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gptmini.data.paths import find_files, short_name
+from gptmini.data.reading.paths import find_files, short_name
 from gptmini.system.errors import UserError
 
 

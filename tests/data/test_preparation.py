@@ -19,8 +19,10 @@ from hypothesis import strategies as st
 
 from data.parts import first_byte
 from gptmini import tokenizer
-from gptmini.data import Document, TextCorpus, Watcher, digests, preparation, prepare, tasks
-from gptmini.data.digests import Digests
+from gptmini.console.progress import Watcher
+from gptmini.data import Document, TextCorpus, prepare
+from gptmini.data.prepared import digests, preparation, tasks
+from gptmini.data.prepared.digests import Digests
 from gptmini.system.errors import UserError
 from toys import Documents
 

@@ -10,7 +10,8 @@ import pytest
 
 from data.parts import by_split, digest_of
 from data.web import serving
-from gptmini.data import PublishedText, published
+from gptmini.data import PublishedText
+from gptmini.data.corpora import published
 from gptmini.system.errors import UserError
 
 SHAKESPEARE_SHA256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"

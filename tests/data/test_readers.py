@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data.parts import whole
-from gptmini.data import opening, pieces
-from gptmini.data.pieces import Piece, in_pieces
-from gptmini.data.readers import Reader
+from gptmini.data.reading import opening, pieces
+from gptmini.data.reading.pieces import Piece, in_pieces
+from gptmini.data.reading.readers import Reader
 from gptmini.system.errors import UserError
 from gptmini.tokenizer import SPLIT_PATTERN, BytePairTokenizer
 

@@ -5,8 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data.parts import first_byte, whole
-from gptmini.data import Document, Watcher
-from gptmini.data.splits import SplitDocuments, build_from
+from gptmini.console.progress import Watcher
+from gptmini.data import Document
+from gptmini.data.prepared.splits import SplitDocuments, build_from
 from toys import Documents
 
 

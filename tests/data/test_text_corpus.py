@@ -5,8 +5,8 @@ import gzip
 import pytest
 
 from data.parts import by_split, digest_of
-from gptmini.data import skipped
-from gptmini.data.text_corpus import TextCorpus
+from gptmini.data.corpora.text_corpus import TextCorpus
+from gptmini.data.reading import skipped
 
 # 57 letters of two bytes, and five characters of one: 119 bytes of UTF-8.
 GREEK = "".join(chr(0x3B1 + i % 24) for i in range(57)) + "\r\nend"

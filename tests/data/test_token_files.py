@@ -5,7 +5,8 @@ import pytest
 import tiktoken
 
 from gptmini import tokenizer
-from gptmini.data import TokenFiles, TokenStore, Watcher, prepare
+from gptmini.console.progress import Watcher
+from gptmini.data import TokenFiles, TokenStore, prepare
 from gptmini.system.errors import UserError
 from tokenizer.texts import tokenizer_of_gpt2
 

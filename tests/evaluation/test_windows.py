@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from gptmini.data.batches import validation_windows
-from gptmini.data.store import Excerpt
+from gptmini.data.prepared.batches import validation_windows
+from gptmini.data.prepared.store import Excerpt
 from gptmini.evaluation.score import evaluate, score
 from gptmini.evaluation.windows import documents_alone, rolling_windows, stream
 from sizes import CONTEXT, GPT2, V

@@ -10,8 +10,10 @@ import pytest
 import torch
 from tokenizers import processors
 
-from gptmini.data import TextCorpus, TokenFiles, pieces, prepare, tasks
-from gptmini.data.inspect import inspect_split
+from gptmini.data import TextCorpus, TokenFiles, prepare
+from gptmini.data.prepared import tasks
+from gptmini.data.prepared.inspect import inspect_split
+from gptmini.data.reading import pieces
 from gptmini.evaluation.measured import TrainedModel, measure
 from gptmini.evaluation.texts import PreparedText, TextFiles
 from gptmini.generation.text import prompt_ids

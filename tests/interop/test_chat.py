@@ -10,9 +10,11 @@ import pytest
 import torch
 
 import gptmini
-from gptmini.data import TextCorpus, Watcher, preparation, prepare
-from gptmini.data.batches import shifted
-from gptmini.data.ids import without_marks
+from gptmini.console.progress import Watcher
+from gptmini.data import TextCorpus, prepare
+from gptmini.data.prepared import preparation
+from gptmini.data.prepared.batches import shifted
+from gptmini.data.prepared.ids import without_marks
 from gptmini.interop.hugging_face import from_hugging_face
 from gptmini.interop.tokenizer_reading import read_tokenizer
 from gptmini.interop.tokenizer_writing import write_tokenizer
@@ -228,9 +230,9 @@ def test_a_chat_that_the_template_refuses_is_named_or_left_out_and_counted(tmp_p
         watcher = Watcher(on_note=notes.append)
         return prepare(corpus, lambda documents: tokenizer, tmp_path / "skip", watcher=watcher)[0]
 
-    monkeypatch.setattr("gptmini.data.tasks.TASK", 3000)
+    monkeypatch.setattr("gptmini.data.prepared.tasks.TASK", 3000)
     with monkeypatch.context() as patch:
-        patch.setattr("gptmini.data.preparation.encode_task", interrupted)
+        patch.setattr("gptmini.data.prepared.preparation.encode_task", interrupted)
         with pytest.raises(KeyboardInterrupt):
             start()
     store = start()

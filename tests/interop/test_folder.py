@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from gptmini import tokenizer
-from gptmini.data.outputs import is_own_folder
+from gptmini.data.reading.outputs import is_own_folder
 from gptmini.interop import read_folder, write_folder
 from gptmini.system.errors import UserError
 from gptmini.tokenizer import LibraryTokenizer

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from gptmini.data.batches import window_starts
+from gptmini.data.prepared.batches import window_starts
 from gptmini.runs import find_training_state
 from gptmini.training.callbacks.checkpoints import RunCheckpoints, Stop
 from gptmini.training.callbacks.scalars import Scalars

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from gptmini.data.batches import gather
+from gptmini.data.prepared.batches import gather
 from gptmini.training.prefetch import prefetch_batches
 from sizes import B, T
 

@@ -13,7 +13,7 @@ from pydantic import Field
 from gptmini.tokenizer import Document as Document
 
 if TYPE_CHECKING:
-    from gptmini.data.preparation import Preparation
+    from gptmini.data.prepared.preparation import Preparation
 
 # The type of a function that returns the SHA-256 digest of a file in hexadecimal. A file that did not change is not
 # read a second time.

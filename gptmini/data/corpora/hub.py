@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field, validate_call
 
-from gptmini.data.corpus import HeldOut
-from gptmini.data.paths import names_of
-from gptmini.data.published import missing_text_error
-from gptmini.data.readers import FieldName, OnError
-from gptmini.data.text_corpus import TextCorpus
+from gptmini.data.corpora.corpus import HeldOut
+from gptmini.data.corpora.published import missing_text_error
+from gptmini.data.corpora.text_corpus import TextCorpus
+from gptmini.data.reading.paths import names_of
+from gptmini.data.reading.readers import FieldName, OnError
 from gptmini.settings import STRICT
 from gptmini.system.errors import UserError
 from gptmini.system.files import replacing

@@ -13,16 +13,17 @@ from typing import Annotated, Any, NamedTuple, NotRequired
 from pydantic import Field, validate_call, with_config
 from typing_extensions import TypedDict
 
-from gptmini.data.corpus import Corpus, DigestOf, Document, HeldOut
-from gptmini.data.meta import SPLITS, digest_of_json
-from gptmini.data.opening import Encoding
-from gptmini.data.outputs import is_prepared
-from gptmini.data.paths import Paths
-from gptmini.data.preparation import Preparation, prepare
-from gptmini.data.readers import FieldName, LossOn, OnError, Separator, Template
-from gptmini.data.splits import SplitDocuments, Watcher, build_from
-from gptmini.data.store import TokenStore
-from gptmini.data.text_corpus import TextCorpus
+from gptmini.console.progress import Watcher
+from gptmini.data.corpora.corpus import Corpus, DigestOf, Document, HeldOut
+from gptmini.data.corpora.text_corpus import TextCorpus
+from gptmini.data.prepared.meta import SPLITS, digest_of_json
+from gptmini.data.prepared.preparation import Preparation, prepare
+from gptmini.data.prepared.splits import SplitDocuments, build_from
+from gptmini.data.prepared.store import TokenStore
+from gptmini.data.reading.opening import Encoding
+from gptmini.data.reading.outputs import is_prepared
+from gptmini.data.reading.paths import Paths
+from gptmini.data.reading.readers import FieldName, LossOn, OnError, Separator, Template
 from gptmini.settings import STRICT, FileName
 from gptmini.system.errors import UserError
 from gptmini.tokenizer import Tokenizer, from_dict, identity_of, prebuilt

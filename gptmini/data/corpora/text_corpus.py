@@ -6,11 +6,11 @@ from typing import Any
 
 from pydantic import validate_call
 
-from gptmini.data.chat_formats import CHAT_VERSION
-from gptmini.data.corpus import Corpus, DigestOf, Document, HeldOut
-from gptmini.data.escapes import unescaped
-from gptmini.data.opening import Encoding, format_of, opened
-from gptmini.data.paths import (
+from gptmini.data.corpora.corpus import Corpus, DigestOf, Document, HeldOut
+from gptmini.data.reading.chat_formats import CHAT_VERSION
+from gptmini.data.reading.escapes import unescaped
+from gptmini.data.reading.opening import Encoding, format_of, opened
+from gptmini.data.reading.paths import (
     Paths,
     find_files,
     hold_out,
@@ -18,8 +18,8 @@ from gptmini.data.paths import (
     note_about,
     short_name,
 )
-from gptmini.data.pieces import Piece
-from gptmini.data.readers import (
+from gptmini.data.reading.pieces import Piece
+from gptmini.data.reading.readers import (
     DELIMITERS,
     FieldName,
     LossOn,
@@ -35,7 +35,7 @@ UNNAMED = "text"  # the name of a text in fingerprints, unless the caller gives 
 
 
 class TextCorpus(Corpus):
-    """The user's own files, in any format that gptmini.data.readers supports."""
+    """The user's own files, in any format that gptmini.data.reading.readers supports."""
 
     path_key = "data.path"  # name of the argument path in error messages
 

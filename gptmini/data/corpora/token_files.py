@@ -15,12 +15,12 @@ from typing import NamedTuple
 import numpy as np
 from pydantic import validate_call
 
-from gptmini.data.chats import nothing_in
-from gptmini.data.corpus import Corpus, DigestOf, Document, HeldOut
-from gptmini.data.meta import SPLITS
-from gptmini.data.paths import STANDARD_INPUT, Paths, find_files, hold_out
-from gptmini.data.preparation import Preparation
-from gptmini.data.splits import Progress, Watcher
+from gptmini.console.progress import Progress, Watcher
+from gptmini.data.corpora.corpus import Corpus, DigestOf, Document, HeldOut
+from gptmini.data.prepared.chats import nothing_in
+from gptmini.data.prepared.meta import SPLITS
+from gptmini.data.prepared.preparation import Preparation
+from gptmini.data.reading.paths import STANDARD_INPUT, Paths, find_files, hold_out
 from gptmini.settings import STRICT, FileName
 from gptmini.system.errors import UserError
 from gptmini.tokenizer import Tokenizer

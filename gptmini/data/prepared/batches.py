@@ -16,8 +16,8 @@ import torch
 from pydantic import ConfigDict, Field, PositiveInt, SkipValidation, validate_call
 from torch import Tensor
 
-from gptmini.data.ids import Ids
-from gptmini.data.store import Source, TokenStore
+from gptmini.data.prepared.ids import Ids
+from gptmini.data.prepared.store import Source, TokenStore
 from gptmini.settings import STRICT, Seed
 from gptmini.system.errors import UserError
 

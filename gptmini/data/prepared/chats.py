@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gptmini.data.chat_formats import parse_chat
-from gptmini.data.corpus import Corpus, Document
-from gptmini.data.ids import without_marks
-from gptmini.data.skipped import Skipped
+from gptmini.data.corpora.corpus import Corpus, Document
+from gptmini.data.prepared.ids import without_marks
+from gptmini.data.reading.chat_formats import parse_chat
+from gptmini.data.reading.skipped import Skipped
 from gptmini.system.errors import UserError
 from gptmini.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
-    from gptmini.data.store import TokenStore
+    from gptmini.data.prepared.store import TokenStore
 
 MOST_ROLES = 20  # number of roles that a message shows
 

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gptmini.data.ids import without_marks
-from gptmini.data.store import TokenStore
+from gptmini.data.prepared.ids import without_marks
+from gptmini.data.prepared.store import TokenStore
 from gptmini.tokenizer import Tokenizer, document_prefix
 
 IDS_AT_ONCE = 2**20  # ids that are read at a time

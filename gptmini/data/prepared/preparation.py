@@ -14,11 +14,11 @@ from functools import partial
 from pathlib import Path
 from threading import Event
 
-from gptmini.data.chats import join_chats, nothing_in
-from gptmini.data.corpus import Corpus
-from gptmini.data.digests import Digests
-from gptmini.data.meta import FORMAT, SPLITS, digest_of_json, read_meta, remedy, write_meta
-from gptmini.data.splits import (
+from gptmini.data.corpora.corpus import Corpus
+from gptmini.data.prepared.chats import join_chats, nothing_in
+from gptmini.data.prepared.digests import Digests
+from gptmini.data.prepared.meta import FORMAT, SPLITS, digest_of_json, read_meta, remedy, write_meta
+from gptmini.data.prepared.splits import (
     BuildTokenizer,
     Progress,
     SplitDocuments,
@@ -26,8 +26,8 @@ from gptmini.data.splits import (
     Watcher,
     build_from,
 )
-from gptmini.data.store import TokenStore
-from gptmini.data.tasks import (
+from gptmini.data.prepared.store import TokenStore
+from gptmini.data.prepared.tasks import (
     Task,
     cut_tasks,
     dtype_of,

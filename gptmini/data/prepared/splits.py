@@ -1,11 +1,11 @@
 """Assign the documents of a corpus to splits, and report the progress of reading to a watcher."""
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from functools import cached_property
 
-from gptmini.data.chat_formats import parse_chat
-from gptmini.data.corpus import Corpus, Document, split_of
+from gptmini.console.progress import Progress, Watcher
+from gptmini.data.corpora.corpus import Corpus, Document, split_of
+from gptmini.data.reading.chat_formats import parse_chat
 from gptmini.system.errors import UserError
 from gptmini.tokenizer import Tokenizer, plain_text
 
@@ -15,24 +15,6 @@ BuildTokenizer = Callable[..., Tokenizer]
 TOLERANCE = 0.5
 LINE = 2**12  # a line of at most this many bytes is never cut, even if the text is short
 REPORT_BYTES = 2**20  # bytes of text between two progress reports
-
-
-@dataclass(kw_only=True)
-class Progress:
-    """The progress of a preparation."""
-
-    phase: str  # the current work, such as "tokenising"
-    n_bytes: int  # bytes done in this phase
-    # Fraction of the text that is done in this phase, from 0 to 1; None if the fraction is unknown.
-    share: float | None
-
-
-@dataclass(kw_only=True)
-class Watcher:
-    """Callbacks for the progress of a preparation."""
-
-    on_progress: Callable[[Progress], None] = lambda progress: None  # called many times
-    on_note: Callable[[str], None] = lambda note: None  # one line for the user
 
 
 class SplitsChanged(Exception):

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from gptmini.data.meta import remedy
+from gptmini.data.prepared.meta import remedy
 from gptmini.system.errors import UserError
 
 # Number of bytes in a block. Each block has one checksum. Opening a folder checks the first and last block of each

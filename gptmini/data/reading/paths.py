@@ -21,8 +21,8 @@ from typing import Annotated, Any
 
 from pydantic import ValidationError, ValidatorFunctionWrapHandler, WrapValidator
 
-from gptmini.data.opening import PACKED, ending_of, format_of
-from gptmini.data.outputs import is_own_file, is_own_folder
+from gptmini.data.reading.opening import PACKED, ending_of, format_of
+from gptmini.data.reading.outputs import is_own_file, is_own_folder
 from gptmini.system.errors import UserError
 from gptmini.system.files import exists, naming
 

@@ -8,8 +8,13 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from gptmini.data.chat_formats import CHAT_FIELDS, ChatFormatError, document_of, format_of_chat
-from gptmini.data.opening import (
+from gptmini.data.reading.chat_formats import (
+    CHAT_FIELDS,
+    ChatFormatError,
+    document_of,
+    format_of_chat,
+)
+from gptmini.data.reading.opening import (
     LONGEST_LINE,
     Lines,
     Opened,
@@ -18,8 +23,8 @@ from gptmini.data.opening import (
     import_pyarrow,
     opened,
 )
-from gptmini.data.pieces import Piece, in_pieces
-from gptmini.data.skipped import Skipped
+from gptmini.data.reading.pieces import Piece, in_pieces
+from gptmini.data.reading.skipped import Skipped
 from gptmini.system.errors import UserError
 
 ROWS = 256  # rows of a Parquet file that are read at a time

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from pydantic import Field, PositiveInt, validate_call
 
-from gptmini.data.ids import without_marks
+from gptmini.data.prepared.ids import without_marks
 from gptmini.model import GPT, ModelSettings
 from gptmini.settings import STRICT
 from gptmini.system.errors import UserError

@@ -1,0 +1,1 @@
+"""Corpora: the texts that a run can train on, as documents in a fixed order."""

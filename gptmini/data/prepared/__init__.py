@@ -1,0 +1,1 @@
+"""Turn a corpus into a prepared folder of tokens, and read batches from it."""
