@@ -16,7 +16,7 @@ from gptmini.generation.rules import Rules, choose
 from gptmini.model import GPT
 from gptmini.model.gpt_cache import GPTCache
 from gptmini.model.step import DecodingStep
-from gptmini.tokenizer.chat_marks import common_prefix_length
+from gptmini.tokenizer.chat.marks import common_prefix_length
 
 NOT_FINITE = -1  # instead of a token
 UNIFORMS_AT_ONCE = 64  # random numbers per call; one call per number would take as long as a layer of a small model

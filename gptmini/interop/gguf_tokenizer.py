@@ -17,7 +17,7 @@ from gptmini.tokenizer import (
     Tokenizer,
     bos_id_of,
 )
-from gptmini.tokenizer.chat_template import plain_jinja
+from gptmini.tokenizer.chat.template import plain_jinja
 from gptmini.tokenizer.letters import bytes_to_letters
 from gptmini.tokenizer.library import SPACE
 

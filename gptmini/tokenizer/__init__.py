@@ -14,11 +14,11 @@ from gptmini.tokenizer.byte_pairs import byte as byte
 from gptmini.tokenizer.byte_pairs import gpt2 as gpt2
 from gptmini.tokenizer.characters import CharTokenizer as CharTokenizer
 from gptmini.tokenizer.characters import character as character
+from gptmini.tokenizer.chat.plain import plain_text as plain_text
+from gptmini.tokenizer.chat.plain import with_chat_template as with_chat_template
 from gptmini.tokenizer.learning import bpe as bpe
 from gptmini.tokenizer.library import LibraryTokenizer as LibraryTokenizer
 from gptmini.tokenizer.pieces import SPLIT_PATTERN as SPLIT_PATTERN
-from gptmini.tokenizer.plain_chat import plain_text as plain_text
-from gptmini.tokenizer.plain_chat import with_chat_template as with_chat_template
 from gptmini.tokenizer.stored import from_dict as from_dict
 from gptmini.tokenizer.stored import identity_of as identity_of
 from gptmini.tokenizer.tokenizer import END_OF_TEXT as END_OF_TEXT

@@ -9,8 +9,8 @@ import numpy as np
 import tiktoken
 
 from gptmini.system.errors import UserError
+from gptmini.tokenizer.chat.plain import checked_template, plain_encoder
 from gptmini.tokenizer.pieces import MARK, MARKED_PATTERN, SEPARATOR, SPLIT_PATTERN, insert_marks
-from gptmini.tokenizer.plain_chat import checked_template, plain_encoder
 from gptmini.tokenizer.tokenizer import END_OF_TEXT, REPLACEMENT, Document, Tokenizer
 
 BYTE_PATTERN = r"[\s\S]"  # each character is a piece, so that no merge applies

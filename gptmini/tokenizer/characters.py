@@ -7,7 +7,7 @@ from functools import cached_property
 import numpy as np
 
 from gptmini.system.errors import UserError
-from gptmini.tokenizer.plain_chat import checked_template, plain_encoder
+from gptmini.tokenizer.chat.plain import checked_template, plain_encoder
 from gptmini.tokenizer.tokenizer import END_OF_TEXT, REPLACEMENT, Document, Tokenizer
 
 

@@ -13,13 +13,13 @@ from pydantic import NonNegativeInt, PositiveInt, validate_call
 from gptmini.settings import STRICT
 from gptmini.system.errors import UserError
 from gptmini.tokenizer.byte_pairs import GROUP, decode_bytes, group_texts
+from gptmini.tokenizer.chat.plain import NO_CHAT_TEMPLATE, leading_of
 from gptmini.tokenizer.letters import letters_to_bytes
 from gptmini.tokenizer.library_errors import library_errors
-from gptmini.tokenizer.plain_chat import NO_CHAT_TEMPLATE, leading_of
 from gptmini.tokenizer.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
-    from gptmini.tokenizer.chat import ChatEncoder
+    from gptmini.tokenizer.chat.encoder import ChatEncoder
 
 SPACE = "\u2581"  # this character stands for a space in SentencePiece's vocabularies
 # A ByteFallback decoder decodes a token of this form as a byte. Any other token stands for its own characters.
@@ -107,7 +107,7 @@ class LibraryTokenizer(Tokenizer):
         """The encoder for chats. Raises UserError if the chat template is missing or invalid."""
         import tokenizers
 
-        from gptmini.tokenizer.chat import ChatEncoder
+        from gptmini.tokenizer.chat.encoder import ChatEncoder
 
         if self.chat is None or self.chat_template is None:
             raise UserError(NO_CHAT_TEMPLATE)

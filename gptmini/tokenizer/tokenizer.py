@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 import numpy as np
 
 if TYPE_CHECKING:
-    from gptmini.tokenizer.chat import ChatEncoder
+    from gptmini.tokenizer.chat.encoder import ChatEncoder
 
 END_OF_TEXT = "<|endoftext|>"  # GPT-2's name for the id between documents
 REPLACEMENT = "\ufffd"  # replaces an id outside the vocabulary, or an incomplete character

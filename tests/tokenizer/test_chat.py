@@ -5,7 +5,7 @@ from tokenizers import Tokenizer as Library
 from tokenizers import decoders, models, pre_tokenizers
 
 from gptmini.tokenizer import LibraryTokenizer
-from gptmini.tokenizer.chat import RefusedChatError
+from gptmini.tokenizer.chat.encoder import RefusedChatError
 
 ANSWERED = [{"role": "assistant", "content": "yo  "}, {"role": "assistant", "content": "more"}]
 

@@ -95,7 +95,9 @@ def encode_chats(
 
     Raises UserError if the tokenizer has no chat template, or if the template rejects a chat.
     """
-    from gptmini.tokenizer.chat import RefusedChatError  # this imports Jinja, which only chats need
+    from gptmini.tokenizer.chat.encoder import (
+        RefusedChatError,  # this imports Jinja, which only chats need
+    )
 
     chats = tokenizer.chat_encoder
     for document in documents:

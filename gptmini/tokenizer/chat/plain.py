@@ -13,7 +13,7 @@ from gptmini.tokenizer.tokenizer import END_OF_TEXT, Tokenizer
 if TYPE_CHECKING:
     from jinja2 import Template
 
-    from gptmini.tokenizer.chat import ChatEncoder
+    from gptmini.tokenizer.chat.encoder import ChatEncoder
 
 NO_CHAT_TEMPLATE = (
     "the tokenizer has no chat template; fine-tune the model on chats with data.template=chat, or import a folder that "
@@ -98,7 +98,7 @@ def checked_template(template: object) -> str | None:
 def plain_encoder(tokenizer: Tokenizer) -> "ChatEncoder":
     """Return the encoder of chats for a tokenizer of gptmini. Its only special token is end-of-text."""
     # Imported here, because this module imports Jinja, and only chats need Jinja.
-    from gptmini.tokenizer.chat import ChatEncoder
+    from gptmini.tokenizer.chat.encoder import ChatEncoder
 
     if tokenizer.chat_template is None:
         raise UserError(NO_CHAT_TEMPLATE)
@@ -119,7 +119,7 @@ def plain_text(messages: Sequence[dict[str, Any]]) -> str:
 
 @cache
 def _plain_template() -> "Template":
-    from gptmini.tokenizer.chat_template import GenerationTag, compile_template
+    from gptmini.tokenizer.chat.template import GenerationTag, compile_template
 
     return compile_template(PLAIN_TEMPLATE, GenerationTag)
 

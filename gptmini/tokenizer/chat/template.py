@@ -12,7 +12,7 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from gptmini.system.errors import UserError
-from gptmini.tokenizer.chat_marks import END, START
+from gptmini.tokenizer.chat.marks import END, START
 
 Message = dict[str, Any]  # the strings 'role' and 'content', and other fields for the template
 GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")  # the same pattern as in transformers

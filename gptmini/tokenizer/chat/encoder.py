@@ -11,7 +11,7 @@ import numpy as np
 from jinja2 import Template
 
 from gptmini.system.errors import UserError
-from gptmini.tokenizer.chat_marks import (
+from gptmini.tokenizer.chat.marks import (
     END,
     MARKS,
     START,
@@ -22,7 +22,7 @@ from gptmini.tokenizer.chat_marks import (
     remove_marks,
     split_at,
 )
-from gptmini.tokenizer.chat_template import (
+from gptmini.tokenizer.chat.template import (
     GENERATION,
     GenerationTag,
     MarkingTag,
@@ -36,7 +36,7 @@ from gptmini.tokenizer.library_errors import library_errors
 if TYPE_CHECKING:
     import tokenizers
 
-    from gptmini.tokenizer.plain_chat import Coder, Encoded
+    from gptmini.tokenizer.chat.plain import Coder, Encoded
 
 SHOWN = 300  # maximum number of characters of a template's error that a message shows
 
