@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from gptmini.commands.mistakes import one_line_errors, print_error
 from gptmini.commands.options import parse_options
 from gptmini.commands.sample_options import DEVICE, RUN, SAMPLING, rules_of
-from gptmini.commands.sample_output import SHOWN_ON_TERMINALS, CtrlC, prepare_stdin
+from gptmini.commands.sample_output import SHOWN_ON_TERMINALS, prepare_stdin
 from gptmini.configuration.messages import advising_on_memory
 from gptmini.console.printing import print_lines, print_note, print_resolved_run
 from gptmini.runs import named_run
@@ -18,6 +18,7 @@ from gptmini.settings import CHAT_TOKENS, SAMPLE_SEED
 from gptmini.system.errors import UserError, did_you_mean
 from gptmini.system.files import encodable, expand_home
 from gptmini.system.process import MISUSE, restore_gc_and_sigint
+from gptmini.system.signals import CtrlC
 
 if TYPE_CHECKING:
     from gptmini.serving.conversation import Conversation

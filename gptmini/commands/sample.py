@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING
 from gptmini.commands.mistakes import one_line_errors, print_error
 from gptmini.commands.options import parse_options
 from gptmini.commands.sample_options import DEVICE, RUN, SAMPLING, rules_of
-from gptmini.commands.sample_output import CtrlC, prepare_stdin, show_jsonl, show_text
+from gptmini.commands.sample_output import prepare_stdin, show_jsonl, show_text
 from gptmini.configuration.messages import advising_on_memory
 from gptmini.console.printing import print_note, print_resolved_run
 from gptmini.runs import named_run
 from gptmini.settings import SAMPLE_BATCH_SIZE, SAMPLE_SEED, SAMPLE_TOKENS
 from gptmini.system.errors import UserError
 from gptmini.system.process import INTERRUPTED, MISUSE, restore_gc_and_sigint
+from gptmini.system.signals import CtrlC
 
 if TYPE_CHECKING:
     from gptmini.tokenizer import Tokenizer

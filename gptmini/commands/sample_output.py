@@ -2,22 +2,14 @@
 
 import io
 import json
-import signal
 import sys
-import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import suppress
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gptmini.generation import TextPiece
-
-Piece = TypeVar("Piece")
-
-# A second Ctrl-C ends the program immediately if it comes more than this many seconds after the first. A signal that
-# comes earlier may belong to the same key press.
-IMPATIENT = 1.0
 
 # Control characters (Unicode's C0, DEL and C1) except line break and tab, and the text that a terminal gets instead. A
 # model may write any control character. A terminal executes some of them: an escape sequence can set its title or its
@@ -48,43 +40,6 @@ def prepare_stdin() -> bool:
 
         readline.parse_and_bind("set enable-bracketed-paste on")
     return True
-
-
-class CtrlC:
-    """Handles Ctrl-C in a with block: it drops the line that the user types, or stops the generated text.
-
-    If Ctrl-C comes a second time while the model computes its next token, it raises KeyboardInterrupt. A signal that
-    comes earlier than IMPATIENT seconds after the first may belong to the same key press.
-    """
-
-    def __init__(self) -> None:
-        self.is_typing = False
-        self.pressed: float | None = None  # time.monotonic() of the first Ctrl-C amid a text
-
-    def __enter__(self) -> "CtrlC":
-        """Install the handler."""
-        self._before = signal.signal(signal.SIGINT, self._handle)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Restore the handler from before."""
-        signal.signal(signal.SIGINT, self._before)
-
-    def until_pressed(self, pieces: Iterable[Piece]) -> Iterator[Piece]:
-        """Yield the pieces of a text up to the first Ctrl-C, so that everything that was generated is written."""
-        for piece in pieces:
-            yield piece
-            if self.pressed is not None:
-                return
-
-    def _handle(self, number: int, frame: object) -> None:
-        now = time.monotonic()
-        if self.is_typing:
-            raise KeyboardInterrupt
-        if self.pressed is None:
-            self.pressed = now
-        elif now - self.pressed > IMPATIENT:
-            raise KeyboardInterrupt
 
 
 def show_text(pieces: Iterable["TextPiece"], prompts: list[str], num_samples: int) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from gptmini.configuration.overrides import as_override, key_of
 from gptmini.system.errors import UserError
 from gptmini.system.process import LAUNCHER, OUT_OF_RESOURCES, SHUTDOWN_TIMEOUT
+from gptmini.system.signals import stop_signals
 
 if TYPE_CHECKING:
     from gptmini.configuration.overrides import Typed
@@ -44,8 +45,6 @@ def start_ranks(settings: "TrainerSettings", folder: str | None, typed: "Typed")
     from torch.distributed.elastic.multiprocessing import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
-
-    from gptmini.training.stopping import stop_signals
 
     # The launcher replaces these signal handlers and does not restore them.
     handlers = {number: signal.getsignal(number) for number in stop_signals()}

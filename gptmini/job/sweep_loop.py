@@ -17,6 +17,7 @@ from gptmini.job.sweep_table import show_table
 from gptmini.job.sweep_trials import Row, Trials
 from gptmini.runs import is_run, is_training
 from gptmini.system.process import MISUSE, OUT_OF_RESOURCES
+from gptmini.system.signals import stop_signals
 
 POLL = 0.2  # seconds between two checks of the runs
 LONGEST_REASON = 300  # maximum number of characters
@@ -43,8 +44,6 @@ class SweepLoop:
 
     def run(self) -> int:
         """Train the open trials. Return the number of the signal that ended the sweep, or 0."""
-        from gptmini.training.stopping import stop_signals
-
         handlers = {number: signal.signal(number, self._on_signal) for number in stop_signals()}
         try:
             while not self.signal and self._poll():

@@ -17,6 +17,7 @@ import torch
 
 from gptmini.runs import has_checkpoint
 from gptmini.system.errors import UserError
+from gptmini.system.signals import stop_signals
 from gptmini.training.budget import timing
 from gptmini.training.loggers.logger import log, print_line
 from gptmini.training.module import GPTModule
@@ -24,9 +25,6 @@ from gptmini.training.step_reports import LATE_FROM, StepReport
 
 # Number of windows in the line about a bad step. Eight windows are enough to find the text, and they fit into one line.
 SHOWN = 8
-# These signals stop a run after its current step. The step is saved. Windows does not have the last three signals. A
-# terminal that closes sends SIGHUP. Slurm announces the time limit of a job with SIGUSR1, SIGUSR2 or SIGTERM.
-SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2")
 
 
 class Stop(SystemExit):
@@ -319,15 +317,6 @@ class Stopping(L.Callback):
         raise UserError(
             f"{line}; start a new run with a lower optimizer.lr, or check the text of these steps"
         )
-
-
-def stop_signals() -> list[signal.Signals]:
-    """Return the signals that stop a run. Leave out signals that the system does not have or that the process ignores.
-
-    For example, the command nohup makes a process ignore SIGHUP. A shell makes background processes ignore SIGINT.
-    """
-    known = [getattr(signal, name) for name in SIGNALS if hasattr(signal, name)]
-    return [number for number in known if signal.getsignal(number) != signal.SIG_IGN]
 
 
 def _stop_if(number: int) -> None:

@@ -19,11 +19,11 @@ import pytest
 import gptmini
 import programs
 from gptmini.commands.chat import answer
-from gptmini.commands.sample_output import CtrlC
 from gptmini.generation import Rules
 from gptmini.loading import load
 from gptmini.serving.conversation import Conversation, prompt_within
 from gptmini.system.errors import UserError
+from gptmini.system.signals import CtrlC
 from gptmini.tokenizer import byte, with_chat_template
 from run_folders import save_model
 
