@@ -30,7 +30,7 @@ def run_job(composed: Composed) -> None:
 
     from gptmini.configuration.building import text_settings
     from gptmini.configuration.stored import resolve_configuration
-    from gptmini.console.progress import show_progress
+    from gptmini.console.terminal import show_progress
     from gptmini.data.prepared.meta import SPLITS
     from gptmini.job.tokens import open_tokens
     from gptmini.training.settings import PrepareSettings

@@ -58,7 +58,7 @@ def main(arguments: list[str]) -> None:
     if sys.stdout.isatty() and not options.wide:
         print_fitted(runs, shutil.get_terminal_size().columns)
     else:
-        from gptmini.report.tables import aligned
+        from gptmini.console.table import aligned
 
         print_lines(*aligned(table_of(runs)))
     for run in runs:
@@ -115,7 +115,7 @@ def cells(run: "Overview") -> dict[str, str]:
 
 def print_fitted(runs: "list[Overview]", width: int) -> None:
     """Print the table in lines of at most `width` characters. Leave out details and cut cells if this is necessary."""
-    from gptmini.report.tables import aligned
+    from gptmini.console.table import aligned
 
     lines = aligned(table_of(runs))
     if max(map(len, lines)) <= width:

@@ -3,7 +3,6 @@
 import math
 import re
 import shlex
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -345,22 +344,6 @@ def resume_command(run: "Run", typed: "Typed") -> str:
     if typed.config_dir is not None:
         arguments += ["--config-dir", typed.config_dir]
     return command_line("train", *arguments)
-
-
-def make_console(kind: str) -> "Console":
-    """Return the console of a run. The argument kind is 'auto', 'lines' or 'quiet'."""
-    from gptmini.training.loggers.console import BrokenPipeConsole
-
-    # Notebooks and CI servers set FORCE_COLOR. With it, Rich would draw a progress bar, although the cursor cannot move
-    # there.
-    has_terminal = sys.stdout is not None and sys.stdout.isatty()
-    return BrokenPipeConsole(
-        quiet=kind == "quiet",
-        force_terminal=None if has_terminal and kind != "lines" else False,
-        force_jupyter=False,  # in a notebook, Rich would print even if kind is quiet
-        soft_wrap=True,
-        highlight=False,
-    )
 
 
 def open_announcer(

@@ -8,8 +8,8 @@ from gptmini.configuration.building import build_settings
 from gptmini.configuration.compose import Composed
 from gptmini.configuration.messages import advising_on_memory
 from gptmini.configuration.stored import resolve_configuration
-from gptmini.console.progress import show_progress
-from gptmini.job.announcer import Announcer, make_console, with_prefix
+from gptmini.console.terminal import make_console, show_progress
+from gptmini.job.announcer import Announcer, with_prefix
 from gptmini.job.train import open_run_tokens, prepare_process
 from gptmini.system.errors import UserError
 from gptmini.system.process import restore_gc_and_sigint

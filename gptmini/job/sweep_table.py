@@ -10,8 +10,8 @@ from typing import Any
 
 from gptmini.configuration.overrides import key_of
 from gptmini.console.printing import print_topic
+from gptmini.console.table import aligned
 from gptmini.job.sweep_trials import ENDED, Row, Trials
-from gptmini.report.tables import aligned
 from gptmini.sweep import SEED
 from gptmini.system.files import replacing
 from gptmini.system.process import MISUSE

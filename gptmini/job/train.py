@@ -16,8 +16,8 @@ from gptmini.configuration.init_from import fit_context
 from gptmini.configuration.messages import advising_on_memory
 from gptmini.configuration.overrides import Typed
 from gptmini.configuration.stored import resolve_configuration
-from gptmini.console.progress import show_progress
-from gptmini.job.announcer import make_console, open_announcer, print_end
+from gptmini.console.terminal import make_console, show_progress
+from gptmini.job.announcer import open_announcer, print_end
 from gptmini.job.budget import BudgetChooser
 from gptmini.job.epochs import steps_for_epochs
 from gptmini.job.fit import fit

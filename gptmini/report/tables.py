@@ -5,7 +5,7 @@ import io
 import json
 import re
 import shlex
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from gptmini.console.printable import printable
@@ -167,12 +167,6 @@ def csv_of(lines: Sequence[Line]) -> str:
     for step in sorted(rows):
         writer.writerow({STEP: step, **rows[step]})
     return text.getvalue()
-
-
-def aligned(rows: Sequence[Sequence[str]], *, justify: Callable = str.ljust) -> list[str]:
-    """Return the rows of a table as lines with aligned columns. justify is str.ljust or str.rjust."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  ".join(map(justify, row, widths)).rstrip() for row in rows]
 
 
 def visible(text: str) -> str:

@@ -12,7 +12,7 @@ from rich.console import Console
 from gptmini.commands.mistakes import print_error
 from gptmini.commands.sample_output import show_jsonl
 from gptmini.console import printing
-from gptmini.console.progress import show_progress
+from gptmini.console.terminal import show_progress
 from gptmini.generation import TextPiece
 from gptmini.job import result
 from gptmini.training.loggers.console import ConsoleLogger

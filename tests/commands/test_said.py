@@ -6,7 +6,8 @@ import shlex
 import pytest
 
 from gptmini.commands.sample import parse
-from gptmini.console.progress import Progress, progress_line
+from gptmini.console.progress import Progress
+from gptmini.console.terminal import progress_line
 from gptmini.job.announcer import rounded, with_prefix
 
 

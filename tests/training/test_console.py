@@ -10,14 +10,9 @@ import pytest
 from rich.console import Console
 from rich.text import Text
 
-from gptmini.console.printable import wrapped
+from gptmini.console.terminal import BrokenPipeConsole, wrapped
 from gptmini.training.callbacks.scalars import Scalars
-from gptmini.training.loggers.console import (
-    BrokenPipeConsole,
-    ConsoleLogger,
-    StepProgress,
-    sparkline,
-)
+from gptmini.training.loggers.console import ConsoleLogger, StepProgress, sparkline
 
 LOSSES = (5.25, 4.75, 4.875, 4.5)  # of validations after 10, 20, 30 and 40 steps
 TRAINED = {"train/loss": 4.4375, "work/tokens_per_second": 12345.6, "train/tokens": 1_234_567_890}

@@ -1,6 +1,5 @@
 """The console output of a training run, and the plain copy of the output in train.log."""
 
-import errno
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -14,8 +13,9 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 from rich.text import Text
 
-from gptmini.console.printable import printable, wrapped
-from gptmini.report.tables import aligned
+from gptmini.console.printable import printable
+from gptmini.console.table import aligned
+from gptmini.console.terminal import wrapped
 from gptmini.runs.metrics import STEP, Line, is_number, tags_of
 from gptmini.system.durations import duration
 
@@ -37,23 +37,6 @@ COLUMNS = {
     "bits/byte": ("val/bits_per_byte", "{:.4f}"),
     "val-train": ("val/gap", "{:+.4f}"),
 }
-
-
-class BrokenPipeConsole(Console):
-    """A console that stops printing when nobody reads its output, such as after `| head` or in a closed terminal."""
-
-    def on_broken_pipe(self) -> None:
-        """Stop printing from now on. Rich's own on_broken_pipe would exit the program."""
-        self.quiet = True
-
-    def _check_buffer(self) -> None:
-        """Write the buffer, and treat a closed terminal like a closed pipe."""
-        try:
-            super()._check_buffer()
-        except OSError as error:
-            if error.errno != errno.EIO:
-                raise
-            self.on_broken_pipe()
 
 
 class ConsoleLogger(Logger):

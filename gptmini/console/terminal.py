@@ -1,0 +1,135 @@
+"""Open consoles, break lines for a terminal, and show progress."""
+
+import errno
+import sys
+import textwrap
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import TracebackType
+
+from rich.console import Console
+
+from gptmini.console.printable import printable
+from gptmini.console.progress import Progress, Watcher
+
+# Without a terminal, at least INTERVAL seconds pass between two progress lines. The line of a new phase may follow
+# after INTERVAL_OF_PHASES seconds.
+INTERVAL = 10
+INTERVAL_OF_PHASES = 1
+# The speed of a phase is shown after this many seconds. Before that, too little data was processed to measure it.
+SETTLED = 1
+
+
+class BrokenPipeConsole(Console):
+    """A console that stops printing when nobody reads its output, such as after `| head` or in a closed terminal."""
+
+    def on_broken_pipe(self) -> None:
+        """Stop printing from now on. Rich's own on_broken_pipe would exit the program."""
+        self.quiet = True
+
+    def _check_buffer(self) -> None:
+        """Write the buffer, and treat a closed terminal like a closed pipe."""
+        try:
+            super()._check_buffer()
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise
+            self.on_broken_pipe()
+
+
+def make_console(kind: str) -> Console:
+    """Return the console of a run. The argument kind is 'auto', 'lines' or 'quiet'."""
+    # Notebooks and CI servers set FORCE_COLOR. With it, Rich would draw a progress bar, although the cursor cannot move
+    # there.
+    has_terminal = sys.stdout is not None and sys.stdout.isatty()
+    return BrokenPipeConsole(
+        quiet=kind == "quiet",
+        force_terminal=None if has_terminal and kind != "lines" else False,
+        force_jupyter=False,  # in a notebook, Rich would print even if kind is quiet
+        soft_wrap=True,
+        highlight=False,
+    )
+
+
+def wrapped(line: str, console: Console) -> str:
+    """Break a line between words for a terminal, aligned with the text after a topic. Pipes get it unchanged."""
+    if not console.is_terminal:
+        return line
+    parts = textwrap.wrap(
+        line,
+        console.width,
+        subsequent_indent=" " * 9,  # the width of a topic, and a space
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return "\n".join(parts)
+
+
+@contextmanager
+def show_progress(console: Console, topic: str = "") -> Iterator[Watcher]:
+    """Return a watcher that shows on a console how far the preparation of a text is, and notes after the topic."""
+    prefix = f"{topic:8} " if topic else ""
+    with ProgressLine(console) as line:
+        yield Watcher(
+            on_progress=line.show,
+            on_note=lambda note: console.print(
+                wrapped(f"{prefix}{printable(note)}", console), markup=False
+            ),
+        )
+
+
+class ProgressLine:
+    """Shows progress during a with block: one changing line on a terminal, elsewhere a new line every few seconds."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._status = console.status("reading text")
+        self.phase = ""  # the phase that was shown last
+        self._phase_began = 0.0
+        self._printed_at = time.monotonic()
+
+    def __enter__(self) -> "ProgressLine":
+        """Show that work has started."""
+        self._status.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Remove the line from a terminal."""
+        self._status.stop()
+
+    def show(self, progress: Progress) -> None:
+        """Show the progress."""
+        now = time.monotonic()
+        is_new = progress.phase != self.phase
+        if is_new:
+            self.phase = progress.phase
+            self._phase_began = now
+        line = progress_line(progress, seconds=now - self._phase_began)
+
+        silent = now - self._printed_at
+        if self._console.is_terminal:
+            self._status.update(line)
+        elif silent >= INTERVAL or (is_new and silent >= INTERVAL_OF_PHASES):
+            self._printed_at = now
+            self._console.print(line, markup=False)
+
+
+def progress_line(progress: Progress, *, seconds: float) -> str:
+    """Return a line about a phase that started `seconds` ago: bytes, fraction done, speed and the time left."""
+    if not progress.n_bytes:
+        return progress.phase
+    parts = [f"{progress.n_bytes / 1e6:,.0f} MB"]
+    if progress.share is not None:
+        parts.append(f"{progress.share:.0%}")
+    if seconds >= SETTLED:
+        parts.append(f"{progress.n_bytes / 1e6 / seconds:,.1f} MB/s")
+        if progress.share:
+            left = seconds * (1 - progress.share) / progress.share
+            parts.append(f"{left:,.0f} s left" if left < 600 else f"{left / 60:,.0f} min left")
+    return f"{progress.phase}: {', '.join(parts)}"
