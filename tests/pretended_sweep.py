@@ -10,6 +10,7 @@ from pathlib import Path
 from optuna.distributions import CategoricalDistribution, FloatDistribution
 
 import programs
+from gptmini.commands.mistakes import one_line_errors
 from gptmini.job.sweep_loop import SweepLoop
 from gptmini.job.sweep_trials import Trials
 from gptmini.sweep import Space, SweepSettings
@@ -68,5 +69,6 @@ def start(folder, sampler="grid", retries=100, **variables):
 
 def _train(folder, sampler, retries):
     loop = loop_of(trials_in(folder, sampler), n_runs=2, retries=retries)
-    received = loop.run()
+    with one_line_errors():
+        received = loop.run()
     sys.exit(128 + received if received else int(any(row.exit_code for row in loop.rows)))

@@ -115,7 +115,7 @@ def talk(conversation: "Conversation") -> bool:
         print_note("(Ctrl-C stops an answer, Ctrl-D ends the chat, /help lists the commands)")
     with CtrlC() as ctrl_c:
         for line in lines(ctrl_c, is_typed=is_typed):
-            ctrl_c.pressed = None
+            ctrl_c.number = 0
             command = COMMAND.fullmatch(line.strip())
             if command is not None and command[1] in ("/exit", "/quit"):
                 break

@@ -102,7 +102,7 @@ def main(arguments: list[str]) -> None:
                 show_jsonl(pieces, prompts, options.num_samples, logprobs=options.logprobs)
             else:
                 show_text(pieces, prompts, options.num_samples)
-        return ctrl_c.pressed is not None
+        return bool(ctrl_c.number)
 
     if options.interactive:
         sys.exit(0 if converse(write_samples, options.seed) else MISUSE)

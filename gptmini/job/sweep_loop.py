@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType
 
 from filelock import FileLock
 
@@ -17,7 +16,7 @@ from gptmini.job.sweep_table import show_table
 from gptmini.job.sweep_trials import Row, Trials
 from gptmini.runs import is_run, is_training
 from gptmini.system.process import MISUSE, OUT_OF_RESOURCES
-from gptmini.system.signals import stop_signals
+from gptmini.system.signals import FirstSignal
 
 POLL = 0.2  # seconds between two checks of the runs
 LONGEST_REASON = 300  # maximum number of characters
@@ -28,7 +27,7 @@ class SweepLoop:
     """Starts a run for each open trial, several at a time, until no trial is left or a signal arrives.
 
     Each run has its own session, so Ctrl-C in the terminal reaches only the sweep. The first signal is passed on to the
-    runs as SIGTERM. Each run saves and ends, and then the sweep ends. A second signal ends the sweep immediately.
+    runs as SIGTERM. Each run saves and ends, and then the sweep ends. A Ctrl-C after it ends the sweep immediately.
     """
 
     trials: Trials  # other processes may train trials of the same sweep
@@ -36,29 +35,29 @@ class SweepLoop:
     variables: Sequence[Mapping[str, str]]  # for each run at a time, its environment variables
     stdin: Path  # the file that each run reads as stdin
     retries: int  # how often a run is restarted if it failed, unless the user has made a mistake
-    signal: int = 0  # number of the first signal; 0 for none
     # The running processes with the number and the lock of their trial, by their position in `variables`.
     running: dict[int, tuple[int, FileLock, subprocess.Popen]] = field(default_factory=dict)
     failures: Counter[int] = field(default_factory=Counter)  # number of failed starts by trial
     rows: list[Row] = field(default_factory=list)  # the table that was printed last
+    signals: FirstSignal = field(default_factory=FirstSignal)
 
     def run(self) -> int:
         """Train the open trials. Return the number of the signal that ended the sweep, or 0."""
-        handlers = {number: signal.signal(number, self._on_signal) for number in stop_signals()}
-        try:
-            while not self.signal and self._poll():
-                time.sleep(POLL)
-            if self.signal:
-                print_topic("stopped", "saving the runs; run the same command to resume the sweep")
-            while self._poll():
-                time.sleep(POLL)
-            # Other processes may have trained the last trials.
-            self.rows = show_table(self.trials, self.rows)
-        finally:
-            self._terminate()  # after an error, such as a full disk
-            for number, handler in handlers.items():
-                signal.signal(number, handler)
-        return self.signal
+        with self.signals:
+            try:
+                while not self.signals.number and self._poll():
+                    time.sleep(POLL)
+                if self.signals.number:
+                    self._terminate()
+                    line = "saving the runs; run the same command to resume the sweep"
+                    print_topic("stopped", line)
+                while self._poll():
+                    time.sleep(POLL)
+                # Other processes may have trained the last trials.
+                self.rows = show_table(self.trials, self.rows)
+            finally:
+                self._terminate()  # after an error, such as a full disk
+        return self.signals.number
 
     def _poll(self) -> bool:
         """Record the runs that have ended, and start others. Return whether a trial is left."""
@@ -68,16 +67,16 @@ class SweepLoop:
                 del self.running[place]
                 self._end(number, code)
                 lock.release()
-                if not self.signal:
+                if not self.signals.number:
                     self.rows = show_table(self.trials, self.rows)
 
         given_up = [number for number, n in self.failures.items() if n > self.retries]
         for place in range(len(self.variables)):
-            if place not in self.running and not self.signal:
+            if place not in self.running and not self.signals.number:
                 taken = self.trials.take(given_up)
                 if taken is not None:
                     self._start(place, *taken)
-        is_left = not self.signal and bool(self.trials.open_trials(given_up))
+        is_left = not self.signals.number and bool(self.trials.open_trials(given_up))
         return is_left or bool(self.running)
 
     def _start(self, place: int, number: int, lock: FileLock) -> None:
@@ -98,13 +97,11 @@ class SweepLoop:
                 start_new_session=True,
             )
         self.running[place] = (number, lock, process)
-        if self.signal:  # the signal arrived before its handler could know the run
-            process.terminate()
 
     def _end(self, number: int, code: int) -> None:
         # The run of a sweep that was killed may still be training.
         is_busy = code == OUT_OF_RESOURCES and is_training(self.trials.folder / str(number))
-        was_stopped = bool(self.signal) and code == -signal.SIGTERM
+        was_stopped = bool(self.signals.number) and code == -signal.SIGTERM
         if is_busy or was_stopped:
             return
         reason = self._reason(number, code) if code else None
@@ -112,7 +109,7 @@ class SweepLoop:
 
         if code == MISUSE:
             print_topic("failed", f"trial {number}: {reason}")
-        elif code and not self.signal:
+        elif code and not self.signals.number:
             self.failures[number] += 1
             has_left = self.failures[number] <= self.retries
             print_topic("again" if has_left else "gave up", f"trial {number}: {reason}")
@@ -129,13 +126,6 @@ class SweepLoop:
         folder = self.trials.folder / "output"
         folder.mkdir(exist_ok=True)
         return folder / f"{number}.txt"
-
-    def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        if self.signal:
-            signal.signal(number, signal.SIG_DFL)
-            signal.raise_signal(number)
-        self.signal = number
-        self._terminate()
 
     def _terminate(self) -> None:
         for _, _, process in self.running.values():

@@ -2,22 +2,18 @@
 
 import os
 import signal
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from types import FrameType
-from typing import Any
 
 import lightning as L
 import torch
 
 from gptmini.runs import has_checkpoint
 from gptmini.system.errors import UserError
-from gptmini.system.signals import stop_signals
+from gptmini.system.signals import FirstSignal
 from gptmini.training.budget import timing
 from gptmini.training.loggers.logger import log, print_line
 from gptmini.training.module import GPTModule
@@ -76,7 +72,7 @@ class Stopping(L.Callback):
         if max_seconds is not None:
             self.deadline = time.monotonic() + max_seconds
         self.max_bad_steps = max_bad_steps
-        self.signal = 0  # number of the first signal received; 0: no signal
+        self.signals = FirstSignal()
         self.late = False  # whether the run ends because of the time limit
 
         self._step = 0  # number of the current step
@@ -90,7 +86,6 @@ class Stopping(L.Callback):
         # Seconds of the latest validation, including its samples and its checkpoints; None before the first validation.
         self._seconds_of_validation: float | None = None
 
-        self._handlers_before: dict[int, Any] = {}  # signal handlers that were set before the run
         # Number of the process that started this rank; None for a run with one process.
         self._parent: int | None = None
 
@@ -99,18 +94,18 @@ class Stopping(L.Callback):
     ) -> StopReason:
         """Train until the last step, or until a signal, the time limit or a callback stops the run."""
         try:
-            with self.catch_signals():
+            with self.signals:
                 trainer.fit(module, data)
         except Stop as stop:
             return StopReason(
                 signal=stop.number, between_steps=True, call_original_handler=self._pass_on
             )
         except (SystemExit, KeyboardInterrupt):
-            if not self.signal:
+            if not self.signals.number:
                 raise
             # On a second Ctrl-C, Lightning raises SystemExit. It also raises SystemExit if a SIGTERM arrives before
             # on_train_start.
-            return StopReason(signal=self.signal)
+            return StopReason(signal=self.signals.number)
 
         # A callback such as EarlyStopping may have ended the run in the last validation.
         callbacks = trainer.callbacks  # pyrefly: ignore[missing-attribute]
@@ -118,34 +113,18 @@ class Stopping(L.Callback):
         if self.late and not is_ended:
             # A signal may have arrived during the last validation.
             return StopReason(
-                signal=self.signal,
-                late=not self.signal,
+                signal=self.signals.number,
+                late=not self.signals.number,
                 between_steps=True,
                 call_original_handler=self._pass_on,
             )
         return StopReason()
 
-    @contextmanager
-    def catch_signals(self) -> Iterator[None]:
-        """Catch the signals of stop_signals() inside the with block. Afterwards, restore their earlier handlers."""
-        # Python allows signal handlers only in the main thread.
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-
-        self._handlers_before = {number: signal.getsignal(number) for number in stop_signals()}
-        self._install_handlers()
-        try:
-            yield
-        finally:
-            for number, handler in self._handlers_before.items():
-                signal.signal(number, handler)
-
     def _pass_on(self) -> None:
         """Call the caller's handler of the signal, but not Python's own for Ctrl-C, which would print a traceback."""
-        handler = self._handlers_before.get(self.signal)
+        handler = self.signals.handlers_before.get(self.signals.number)
         if callable(handler) and handler is not signal.default_int_handler:
-            handler(self.signal, None)
+            handler(self.signals.number, None)
 
     def on_sanity_check_start(self, trainer: L.Trainer, pl_module: GPTModule) -> None:
         """Replace Lightning's handler of SIGTERM, and make the sanity check count as a validation.
@@ -153,7 +132,7 @@ class Stopping(L.Callback):
         gptmini uses Lightning's sanity check to run a validation before the first step. See build_trainer. Callbacks
         such as EarlyStopping ignore a sanity check, so mark the trainer as validating. See Lightning's issue 20985.
         """
-        self._install_handlers()
+        self.signals.install()
         trainer.validating = True
 
     def on_fit_start(self, trainer: L.Trainer, pl_module: GPTModule) -> None:
@@ -166,7 +145,7 @@ class Stopping(L.Callback):
 
         Do not check the time limit here, so that every run does at least one step.
         """
-        self._install_handlers()
+        self.signals.install()
         number, _ = self._own_request(pl_module)
 
         # All ranks stop before the first step if any rank received a signal.
@@ -247,12 +226,12 @@ class Stopping(L.Callback):
         Inside a validation, the second value says whether the time limit has passed.
         """
         is_orphan = self._parent is not None and os.getppid() != self._parent
-        if is_orphan and not self.signal:
-            self.signal = signal.SIGTERM
+        if is_orphan and not self.signals.number:
+            self.signals.number = signal.SIGTERM
         late = False
         if self.deadline is not None:
             late = time.monotonic() + self._seconds_needed(pl_module) >= self.deadline
-        return self.signal, late
+        return self.signals.number, late
 
     def _seconds_needed(self, pl_module: GPTModule) -> float:
         """Return the estimated seconds until the run can end with a validated step if it does one more step."""
@@ -276,17 +255,6 @@ class Stopping(L.Callback):
         # The validation of the current step, if it is due, comes before the next step.
         n_validations = 2 if settings.validation_due(self._step) else 1
         return n_steps * self._seconds_a_step + n_validations * of_validation
-
-    def _install_handlers(self) -> None:
-        for number in self._handlers_before:
-            signal.signal(number, self._handle)
-
-    def _handle(self, number: int, frame: FrameType | None) -> None:
-        """Store the first signal. A Ctrl-C after any signal ends the run immediately."""
-        if self.signal and number == signal.SIGINT:
-            raise KeyboardInterrupt
-        if not self.signal:
-            self.signal = number
 
     def _report_bad_steps(self, trainer: L.Trainer, pl_module: GPTModule) -> None:
         while pl_module.step_reports.unreported:

@@ -32,7 +32,7 @@ class AskedToStop(L.Callback):
 
     def on_train_batch_start(self, trainer, module, batch, batch_idx):
         if trainer.global_step == self.after:
-            self.stopping.signal = signal.SIGTERM
+            self.stopping.signals.number = signal.SIGTERM
 
 
 class Figures(L.Callback):
