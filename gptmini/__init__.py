@@ -3,37 +3,28 @@
 Each public name is imported when it is first used, so `import gptmini` alone does not import torch.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING
 
+from gptmini.system.lazy import lazy_names
 from gptmini.system.version import __version__
 
 if TYPE_CHECKING:
-    from gptmini.attention import CausalMultiHeadAttention
-    from gptmini.data import prepare
-    from gptmini.data.prepared.batches import batches
-    from gptmini.evaluation import evaluate
-    from gptmini.generation import generate, generate_stream
+    from gptmini.attention import CausalMultiHeadAttention as CausalMultiHeadAttention
+    from gptmini.data import prepare as prepare
+    from gptmini.data.prepared.batches import batches as batches
+    from gptmini.evaluation import evaluate as evaluate
+    from gptmini.generation import generate as generate
+    from gptmini.generation import generate_stream as generate_stream
     from gptmini.job.result import TrainingResult
-    from gptmini.loading import load
-    from gptmini.model import GPT, GPTConfig, preset
-    from gptmini.serving.conversation import chat
-    from gptmini.system.errors import UserError
+    from gptmini.loading import load as load
+    from gptmini.model import GPT as GPT
+    from gptmini.model import GPTConfig as GPTConfig
+    from gptmini.model import preset as preset
+    from gptmini.serving.conversation import chat as chat
+    from gptmini.system.errors import UserError as UserError
+else:
+    __getattr__ = lazy_names(__name__)
 
-_HOMES = {
-    "CausalMultiHeadAttention": "gptmini.attention",
-    "GPT": "gptmini.model",
-    "GPTConfig": "gptmini.model",
-    "UserError": "gptmini.system.errors",
-    "batches": "gptmini.data.prepared.batches",
-    "chat": "gptmini.serving.conversation",
-    "evaluate": "gptmini.evaluation",
-    "generate": "gptmini.generation",
-    "generate_stream": "gptmini.generation",
-    "load": "gptmini.loading",
-    "prepare": "gptmini.data",
-    "preset": "gptmini.model",
-}
 __all__ = [
     "GPT",
     "CausalMultiHeadAttention",
@@ -64,9 +55,3 @@ def train(*overrides: str) -> "TrainingResult":
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
-
-
-def __getattr__(name: str) -> object:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)

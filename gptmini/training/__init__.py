@@ -4,28 +4,24 @@ No other package imports Lightning. Configurations and users name a class withou
 Such a name is imported at its first use, so gptmini can check settings without importing torch and Lightning.
 """
 
-from importlib import import_module
+from typing import TYPE_CHECKING
 
+from gptmini.system.lazy import lazy_names
 from gptmini.training.lazy_torchmetrics import defer_torchmetrics
 
 defer_torchmetrics()  # before any file of this package imports Lightning
 
-_HOMES = {
-    "EarlyStopping": "gptmini.training.callbacks.early_stopping",
-    "EventLogger": "gptmini.training.loggers.tensorboard",
-    "GPTModule": "gptmini.training.module",
-    "Pictures": "gptmini.training.callbacks.pictures",
-    "Pruning": "gptmini.training.callbacks.pruning",
-    "RunCheckpoints": "gptmini.training.callbacks.checkpoints",
-    "Samples": "gptmini.training.callbacks.samples",
-    "Scalars": "gptmini.training.callbacks.scalars",
-    "TokenDataModule": "gptmini.training.datamodule",
-    "TrainerSettings": "gptmini.training.trainer_settings",
-    "build_trainer": "gptmini.training.trainer",
-}
-
-
-def __getattr__(name: str) -> object:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+if TYPE_CHECKING:
+    from gptmini.training.callbacks.checkpoints import RunCheckpoints as RunCheckpoints
+    from gptmini.training.callbacks.early_stopping import EarlyStopping as EarlyStopping
+    from gptmini.training.callbacks.pictures import Pictures as Pictures
+    from gptmini.training.callbacks.pruning import Pruning as Pruning
+    from gptmini.training.callbacks.samples import Samples as Samples
+    from gptmini.training.callbacks.scalars import Scalars as Scalars
+    from gptmini.training.datamodule import TokenDataModule as TokenDataModule
+    from gptmini.training.loggers.tensorboard import EventLogger as EventLogger
+    from gptmini.training.module import GPTModule as GPTModule
+    from gptmini.training.trainer import build_trainer as build_trainer
+    from gptmini.training.trainer_settings import TrainerSettings as TrainerSettings
+else:
+    __getattr__ = lazy_names(__name__)
