@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from gptmini.commands.mistakes import one_line_errors
 from gptmini.commands.options import parse_options
-from gptmini.console.printing import command_line, print_lines, print_topic
+from gptmini.console.printing import print_lines, print_topic, sampling_command
 from gptmini.loading import local_path
 from gptmini.system.errors import UserError
 from gptmini.system.process import restore_gc_and_sigint
@@ -55,8 +55,7 @@ def main(arguments: list[str]) -> None:
         f"{folder}, {model.n_parameters:,} parameters, {tokenizer.n_vocab:,} ids, context "
         f"{model.config.context_length:,}"
     )
-    use = "sample" if tokenizer.chat_template is None else "chat"
-    print_topic("next", command_line(use, str(folder)))
+    print_topic("next", sampling_command(folder, tokenizer.chat_template))
 
 
 def _describe(folder: Path, source: str, sizes: "GPTConfig") -> None:

@@ -39,6 +39,16 @@ def topic_lines(topic: str, *texts: str) -> list[str]:
     return [f"{topic if i == 0 else '':8} {text}" for i, text in enumerate(texts)]
 
 
+def sampling_command(run: Path, chat_template: str | None, *options: str) -> str:
+    """Return the command that tries a trained model: gptmini chat if it has a chat template, otherwise gptmini sample.
+
+    Only gptmini sample gets the options.
+    """
+    if chat_template is None:
+        return command_line("sample", str(run), *options)
+    return command_line("chat", str(run))
+
+
 def command_line(name: str, *arguments: str) -> str:
     """Return a gptmini command, quoted for a shell."""
     return shlex.join(["gptmini", name, *arguments])

@@ -1,16 +1,20 @@
-"""Open consoles, break lines for a terminal, and show progress."""
+"""Print lines on a terminal and in the log of a run, and show progress."""
 
 import errno
 import sys
 import textwrap
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import partial
 from types import TracebackType
+from typing import TextIO
 
 from rich.console import Console
+from rich.text import Text
 
 from gptmini.console.printable import printable
+from gptmini.console.printing import topic_lines
 from gptmini.console.progress import Progress, Watcher
 
 # Without a terminal, at least INTERVAL seconds pass between two progress lines. The line of a new phase may follow
@@ -38,8 +42,8 @@ class BrokenPipeConsole(Console):
             self.on_broken_pipe()
 
 
-def make_console(kind: str) -> Console:
-    """Return the console of a run. The argument kind is 'auto', 'lines' or 'quiet'."""
+def make_console(kind: str = "auto") -> Console:
+    """Return a console for stdout. The argument kind is 'auto', 'lines' or 'quiet'."""
     # Notebooks and CI servers set FORCE_COLOR. With it, Rich would draw a progress bar, although the cursor cannot move
     # there.
     has_terminal = sys.stdout is not None and sys.stdout.isatty()
@@ -66,16 +70,50 @@ def wrapped(line: str, console: Console) -> str:
     return "\n".join(parts)
 
 
+class Screen:
+    """Prints the lines of a run on a console, and writes them without colors to a log.
+
+    If one of the two raises an OSError, for example because the disk is full, ignore the error. The other still gets
+    the line. MetricsLogger writes to the folder of the log and reports the error.
+    """
+
+    def __init__(self, console: Console, log: TextIO | None = None) -> None:
+        self.console = console
+        self.log = log
+
+    def print_line(self, line: str | Text, *, on_console: bool = True) -> None:
+        """Write a line to the log and, if on_console is true, to the console.
+
+        On a terminal, a string breaks between words, and a Text stays one line.
+        """
+        if isinstance(line, Text):
+            plain = line.plain
+        else:
+            plain = printable(line)
+            line = Text(wrapped(plain, self.console))
+
+        if self.log is not None:
+            with suppress(OSError):
+                print(plain, file=self.log, flush=True)
+        if on_console:
+            with suppress(OSError):
+                self.console.print(line)
+
+    def print_topic(self, topic: str, *texts: str) -> None:
+        """Print the topic and the first text in one line, and each other text in a line below."""
+        for line in topic_lines(topic, *texts):
+            # A command stays one line, so that the user can copy it.
+            self.print_line(Text(printable(line)) if topic == "next" else line)
+
+
 @contextmanager
 def show_progress(console: Console, topic: str = "") -> Iterator[Watcher]:
     """Return a watcher that shows on a console how far the preparation of a text is, and notes after the topic."""
-    prefix = f"{topic:8} " if topic else ""
+    screen = Screen(console)
     with ProgressLine(console) as line:
         yield Watcher(
             on_progress=line.show,
-            on_note=lambda note: console.print(
-                wrapped(f"{prefix}{printable(note)}", console), markup=False
-            ),
+            on_note=partial(screen.print_topic, topic) if topic else screen.print_line,
         )
 
 
@@ -117,7 +155,7 @@ class ProgressLine:
             self._status.update(line)
         elif silent >= INTERVAL or (is_new and silent >= INTERVAL_OF_PHASES):
             self._printed_at = now
-            self._console.print(line, markup=False)
+            self._console.print(Text(line))
 
 
 def progress_line(progress: Progress, *, seconds: float) -> str:

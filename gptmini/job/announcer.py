@@ -4,20 +4,19 @@ import math
 import re
 import shlex
 from collections.abc import Sequence
-from pathlib import Path
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
-from rich.text import Text
 
 from gptmini.configuration.init_from import takes_finetune
 from gptmini.configuration.keys import user_component_overrides
 from gptmini.configuration.overrides import as_override
-from gptmini.console.printable import printable
-from gptmini.console.printing import command_line, topic_lines
+from gptmini.console.numbers import duration, rounded, with_prefix
+from gptmini.console.printing import command_line, sampling_command
+from gptmini.console.terminal import Screen
 from gptmini.job.result import checkpoints_of, early_stop
 from gptmini.runs import has_checkpoint
-from gptmini.system.durations import duration
 from gptmini.system.errors import UserError
 from gptmini.training.settings import Settings
 
@@ -56,16 +55,11 @@ class Announcer:
     ) -> None:
         from gptmini.training.loggers.tensorboard import EventLogger
 
-        self.console = console  # prints each line and writes it to train.log
+        self.console = console
+        self.print_topic = console.screen.print_topic
         self.typed = typed  # the overrides of this command
         # Whether the run writes files for TensorBoard.
         self.has_events = any(isinstance(logger, EventLogger) for logger in loggers)
-
-    def print_topic(self, topic: str, *texts: str) -> None:
-        """Print the topic and the first text in one line, and each other text in a line below."""
-        for line in topic_lines(topic, *texts):
-            # A command stays one line, so that the user can copy it.
-            self.console.print_line(Text(printable(line)) if topic == "next" else line)
 
     def print_start(
         self,
@@ -233,7 +227,7 @@ class Announcer:
                 "", f"max_steps changed from {state.max_steps} to {max_steps}: {change}"
             )
 
-    def print_stop(self, reason: "StopReason", step: int, run: "Run") -> None:
+    def _print_stop(self, reason: "StopReason", step: int, run: "Run") -> None:
         """Print why and at which step the run stopped, its latest checkpoint, and the command that resumes the run."""
         last = run.folder / "checkpoints" / "last.ckpt"
         if reason.between_steps and last.exists():
@@ -247,8 +241,47 @@ class Announcer:
         self.print_topic("stopped", f"by {reason.stopped_by} at step {step}; {saved}")
         self.print_topic("next", resume_command(run, self.typed))
 
-    def print_done(self, trainer: "Trainer", run: "Run", *, n_steps: int, seconds: float) -> None:
-        """Print how long this command trained, for how many steps, and the reason if a callback ended the run early."""
+    def print_end(
+        self,
+        trainer: "Trainer",
+        reason: "StopReason",
+        module: "GPTModule",
+        settings: Settings,
+        run: "Run",
+        *,
+        seconds: float,
+    ) -> None:
+        """Print how a run ended after this command trained it for some seconds, and the commands to run next."""
+        from gptmini.training.callbacks.samples import Samples
+
+        if reason.stopped_by is not None:
+            self._print_stop(reason, trainer.global_step, run)
+            return
+        self._print_done(trainer, run, seconds=seconds)
+        self.print_topic("losses", *self.console.final_table())
+
+        checkpoints = checkpoints_of(settings)
+        if checkpoints is not None:
+            self._print_best(checkpoints.best, module)
+        for part in settings.callbacks:
+            if isinstance(part, Samples):
+                for text in part.texts:
+                    self.print_topic("sample", *text.splitlines())
+
+        commands = [command_line("report", str(run.folder))]
+        if checkpoints is None:
+            self.print_topic("model", "not saved: callbacks.checkpoints is off")
+        else:
+            template = module.store.tokenizer.chat_template
+            commands = [
+                sampling_command(run.folder, template, *prompt_option(module.store)),
+                command_line("evaluate", str(run.folder)),
+                *commands,
+            ]
+        self.print_topic("next", *commands)
+
+    def _print_done(self, trainer: "Trainer", run: "Run", *, seconds: float) -> None:
+        n_steps = trainer.global_step - run.step
         noun = "step" if n_steps == 1 else "steps"
         self.print_topic("done", f"{n_steps} {noun} in {duration(seconds)}")
         if trainer.global_step < trainer.max_steps:
@@ -258,62 +291,16 @@ class Announcer:
             )
             self.print_topic("", f"to continue: {resume_command(run, self.typed)}")
 
-    def print_results(
-        self,
-        module: "GPTModule",
-        *,
-        best: "Best | None",
-        keeps_best: bool,
-        samples: Sequence[str],
-        folder: Path,
-    ) -> None:
-        """Print the losses, the samples, and the commands to run next.
-
-        `best` is None if no best checkpoint was saved. With keeps_best, callbacks.checkpoints is on.
-        """
-        self.print_topic("losses", *self.console.final_table())
-
+    def _print_best(self, best: "Best | None", module: "GPTModule") -> None:
+        """Print the validation with the lowest loss, or why no checkpoint of such a validation exists."""
         if best is not None:
             loss = f"val loss {best.loss:.4f}, {best.bits_per_byte:.4f} bits per byte"
             self.print_topic("best", f"{loss}, step {best.step}")
-        elif keeps_best:
-            evaluation = module.evaluation
-            if evaluation is not None and math.isfinite(evaluation.loss):
-                reason = "the checkpoint could not be saved"
-            else:
-                reason = "no validation loss was finite; try a lower optimizer.lr"
-            self.print_topic("best", f"none: {reason}")
-
-        for text in samples:
-            self.print_topic("sample", *text.splitlines())
-
-        run = str(folder)
-        commands = [command_line("report", run)]
-        if keeps_best:
-            if module.store.tokenizer.chat_template is None:
-                use = command_line("sample", run, *prompt_option(module.store))
-            else:
-                use = command_line("chat", run)
-            commands = [use, command_line("evaluate", run), *commands]
+        elif module.evaluation is not None and math.isfinite(module.evaluation.loss):
+            self.print_topic("best", "none: the checkpoint could not be saved")
         else:
-            self.print_topic("model", "not saved: callbacks.checkpoints is off")
-        self.print_topic("next", *commands)
-
-
-def with_prefix(number: float, unit: str) -> str:
-    """Return a number from 0 to 10^15 with an SI prefix, such as 7.1 MFLOP, with 1 to 3 digits before the point."""
-    prefixes = ("", "k", "M", "G", "T")
-    for prefix in prefixes:
-        # From 999.95 on, rounding would give 1000.0.
-        if number < 999.95 or prefix == prefixes[-1]:
-            break
-        number /= 1000
-    return f"{number:.1f} {prefix}{unit}"
-
-
-def rounded(passes: float) -> str:
-    """Return a number of passes with two decimals, or with two significant digits if it is below 0.1."""
-    return f"{passes:,.2f}" if passes >= 0.1 else f"{passes:.2g}"
+            reason = "no validation loss was finite; try a lower optimizer.lr"
+            self.print_topic("best", f"none: {reason}")
 
 
 def prompt_option(store: "TokenStore") -> list[str]:
@@ -354,68 +341,17 @@ def open_announcer(
     typed: "Typed",
 ) -> Announcer:
     """Return the announcer of a run that has started. It prints to the console and to the run's train.log."""
-    from rich.console import Console
-
     from gptmini.training.loggers.console import ConsoleLogger
-    from gptmini.training.loggers.logger import MetricsLogger
-    from gptmini.training.loggers.tensorboard import EventLogger
+    from gptmini.training.loggers.logger import RunLogger
 
     console_logger = ConsoleLogger(
-        console,
-        # With its defaults, Rich would print into a notebook instead of the file. If FORCE_COLOR is set, it would
-        # also write colours.
-        Console(
-            file=run.log,
-            force_terminal=False,
-            force_jupyter=False,
-            soft_wrap=True,
-            highlight=False,
-        ),
+        Screen(console, run.log),
         settings.trainer.max_steps,
         run.lines,
         settings.trainer.validation_due,
     )
     announcer = Announcer(console_logger, typed, loggers)
     for logger in loggers:
-        if isinstance(logger, MetricsLogger):
-            logger.on_error = lambda error: announcer.print_topic(
-                "metrics", f"cannot write metrics.jsonl ({error.strerror}); some metrics are lost"
-            )
-        if isinstance(logger, EventLogger):
-            logger.on_error = lambda error: announcer.print_topic(
-                "events", f"cannot write TensorBoard events until the run resumes: {error.strerror}"
-            )
+        if isinstance(logger, RunLogger):
+            logger.on_error = partial(announcer.print_topic, logger.topic)
     return announcer
-
-
-def print_end(
-    announcer: Announcer,
-    trainer: "Trainer",
-    reason: "StopReason",
-    module: "GPTModule",
-    settings: Settings,
-    run: "Run",
-    *,
-    seconds: float,
-) -> None:
-    """Print how a run ended, and requeue its Slurm job if trainer.requeue is set."""
-    from gptmini.training.callbacks.samples import Samples
-
-    if reason.stopped_by is not None:
-        announcer.print_stop(reason, trainer.global_step, run)
-    else:
-        checkpoints = checkpoints_of(settings)
-        samples = next((part for part in settings.callbacks if isinstance(part, Samples)), None)
-        announcer.print_done(trainer, run, n_steps=trainer.global_step - run.step, seconds=seconds)
-        announcer.print_results(
-            module,
-            best=None if checkpoints is None else checkpoints.best,
-            keeps_best=checkpoints is not None,
-            samples=[] if samples is None else samples.texts,
-            folder=run.folder,
-        )
-
-    if reason.between_steps and settings.trainer.requeue:
-        from gptmini.training.devices.requeueing import requeue
-
-        announcer.print_topic("requeue", requeue(reason.stopped_by))

@@ -8,8 +8,9 @@ from gptmini.configuration.building import build_settings
 from gptmini.configuration.compose import Composed
 from gptmini.configuration.messages import advising_on_memory
 from gptmini.configuration.stored import resolve_configuration
-from gptmini.console.terminal import make_console, show_progress
-from gptmini.job.announcer import Announcer, with_prefix
+from gptmini.console.numbers import with_prefix
+from gptmini.console.terminal import Screen, make_console, show_progress
+from gptmini.job.announcer import Announcer
 from gptmini.job.train import open_run_tokens, prepare_process
 from gptmini.system.errors import UserError
 from gptmini.system.process import restore_gc_and_sigint
@@ -41,7 +42,6 @@ def dry_run(composed: Composed) -> None:
     prepare_process(settings)
 
     import torch
-    from rich.console import Console
 
     from gptmini.console.progress import Progress
     from gptmini.model.gpt import meta_gpt
@@ -61,7 +61,7 @@ def dry_run(composed: Composed) -> None:
         settings, store, prepared_now, chosen = open_run_tokens(
             settings, typed, None, watcher, began=began
         )
-        logger = ConsoleLogger(console, Console(quiet=True), settings.trainer.max_steps)
+        logger = ConsoleLogger(Screen(console), settings.trainer.max_steps)
         announcer = Announcer(logger, typed, loggers=())
         if chosen:
             announcer.print_topic("budget", *chosen)
@@ -124,7 +124,7 @@ def memory_line(hardware: "Hardware") -> str:
 
 def time_lines(module: "GPTModule", seconds_a_step: float) -> list[str]:
     """Return lines with the time of the entire run, and the step at which trainer.max_time ends it."""
-    from gptmini.system.durations import duration
+    from gptmini.console.numbers import duration
     from gptmini.training.budget.timing import AROUND, seconds_of_validation
 
     settings = module.settings

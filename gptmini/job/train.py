@@ -17,7 +17,7 @@ from gptmini.configuration.messages import advising_on_memory
 from gptmini.configuration.overrides import Typed
 from gptmini.configuration.stored import resolve_configuration
 from gptmini.console.terminal import make_console, show_progress
-from gptmini.job.announcer import open_announcer, print_end
+from gptmini.job.announcer import open_announcer
 from gptmini.job.budget import BudgetChooser
 from gptmini.job.epochs import steps_for_epochs
 from gptmini.job.fit import fit
@@ -79,6 +79,7 @@ def _train(
     ranks: "Ranks", run: "Run", settings: Settings, typed: Typed, *, began: float
 ) -> TrainingResult:
     from gptmini.training.assembling import assemble
+    from gptmini.training.devices.requeueing import requeue
     from gptmini.training.loggers.logger import RunLogger
 
     loggers = build_loggers(settings, run)
@@ -107,7 +108,9 @@ def _train(
         announcer.print_start(run, module, settings, prepared_now=prepared_now)
         loggers = [*loggers, announcer.console]
         trainer, reason = fit(ranks, settings, module, data, run, loggers, began=began)
-    print_end(announcer, trainer, reason, module, settings, run, seconds=time.monotonic() - began)
+    announcer.print_end(trainer, reason, module, settings, run, seconds=time.monotonic() - began)
+    if reason.between_steps and settings.trainer.requeue:
+        announcer.print_topic("requeue", requeue(reason.stopped_by))
     reason.call_original_handler()
     return result_of(trainer, reason, settings, run)
 
@@ -196,7 +199,7 @@ def prepare_process(settings: Settings) -> None:
 
 
 def _print_complete(run: "Run", settings: Settings) -> TrainingResult:
-    from gptmini.console.printing import command_line, print_topic
+    from gptmini.console.printing import print_topic, sampling_command
     from gptmini.tokenizer import from_dict
     from gptmini.training.assembling import restore_callbacks
 
@@ -209,7 +212,7 @@ def _print_complete(run: "Run", settings: Settings) -> TrainingResult:
         else:
             ended = f"was ended by {run.end.by} at step {run.step}; to continue, use resume="
         print_topic("done", f"{run.folder} {ended}")
-        use = "sample" if from_dict(run.state.tokenizer).chat_template is None else "chat"
-        print_topic("next", command_line(use, str(run.folder)))
+        template = from_dict(run.state.tokenizer).chat_template
+        print_topic("next", sampling_command(run.folder, template))
     best = None if checkpoints is None else checkpoints.best
     return TrainingResult(folder=run.folder, steps=run.step, best=best)

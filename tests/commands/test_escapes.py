@@ -12,10 +12,9 @@ from rich.console import Console
 from gptmini.commands.mistakes import print_error
 from gptmini.commands.sample_output import show_jsonl
 from gptmini.console import printing
-from gptmini.console.terminal import show_progress
+from gptmini.console.terminal import Screen, show_progress
 from gptmini.generation import TextPiece
 from gptmini.job import result
-from gptmini.training.loggers.console import ConsoleLogger
 
 HOSTILE = "a\x1b]52;c;aGk=\x07b\x9b31mc\u202ed"
 SHOWN = r"a\x1b]52;c;aGk=\x07b\x9b31mc\u202ed"
@@ -27,7 +26,7 @@ def note_of_progress(text):
 
 
 def line_of_a_run(text):
-    ConsoleLogger(Console(soft_wrap=True), Console(quiet=True), max_steps=1).print_line(text)
+    Screen(Console(soft_wrap=True)).print_line(text)
 
 
 def sample_as_json(text):

@@ -6,9 +6,9 @@ import shlex
 import pytest
 
 from gptmini.commands.sample import parse
+from gptmini.console.numbers import rounded, with_prefix
 from gptmini.console.progress import Progress
 from gptmini.console.terminal import progress_line
-from gptmini.job.announcer import rounded, with_prefix
 
 
 @pytest.mark.parametrize(

@@ -2,9 +2,9 @@
 
 import pytest
 
+from gptmini.console.numbers import duration
 from gptmini.runs import find_checkpoint, locked
 from gptmini.runs.run_folder import link_latest, write_config
-from gptmini.system.durations import duration
 from gptmini.system.errors import UserError
 
 

@@ -8,9 +8,8 @@ import time
 import lightning as L
 import pytest
 from rich.console import Console
-from rich.text import Text
 
-from gptmini.console.terminal import BrokenPipeConsole, wrapped
+from gptmini.console.terminal import BrokenPipeConsole, Screen, wrapped
 from gptmini.training.callbacks.scalars import Scalars
 from gptmini.training.loggers.console import ConsoleLogger, StepProgress, sparkline
 
@@ -50,7 +49,7 @@ def watch(
     console = Console(
         file=shown, force_terminal=terminal, width=80, soft_wrap=True, highlight=False
     )
-    logger = ConsoleLogger(console, Console(file=kept, soft_wrap=True, width=80), max_steps, before)
+    logger = ConsoleLogger(Screen(console, kept), max_steps, before)
     logger._start = began and (began, 0)
 
     for i, loss in enumerate(losses, start=1):
@@ -90,7 +89,7 @@ def test_a_step_with_a_validation_has_one_line(monkeypatch):
     monkeypatch.setattr(time, "monotonic", lambda: next(now))
     kept = io.StringIO()
     console = Console(file=io.StringIO(), width=80)
-    logger = ConsoleLogger(console, Console(file=kept, width=80), 4, (), lambda step: step == 4)
+    logger = ConsoleLogger(Screen(console, kept), 4, (), lambda step: step == 4)
     for step in (1, 2, 3, 4):
         logger.log_metrics(TRAINED, step)
     logger.log_metrics({"val/loss": 4.5}, 4)
@@ -157,11 +156,11 @@ class Failing(io.StringIO):
 
 def test_a_line_is_kept_on_one_of_console_and_log_if_the_other_is_on_a_full_disk():
     kept = io.StringIO()
-    ConsoleLogger(Console(file=Failing()), Console(file=kept), 9).print_line("a line")
+    Screen(Console(file=Failing()), kept).print_line("a line")
     assert kept.getvalue() == "a line\n"
 
     shown = io.StringIO()
-    ConsoleLogger(Console(file=shown), Console(file=Failing()), 9).print_line("a line")
+    Screen(Console(file=shown), Failing()).print_line("a line")
     assert shown.getvalue() == "a line\n"
 
 
@@ -175,9 +174,7 @@ def test_a_reader_that_leaves_does_not_end_the_run():
 
 def test_what_a_model_writes_does_nothing_to_a_terminal():
     shown = io.StringIO()
-    ConsoleLogger(Console(file=shown), Console(file=io.StringIO()), 9).print_line(
-        "a\x1b[31m\x00\u202eb"
-    )
+    Screen(Console(file=shown)).print_line("a\x1b[31m\x00\u202eb")
     assert shown.getvalue() == "a\\x1b[31m\\x00\\u202eb\n"
 
 
@@ -221,7 +218,7 @@ class Recorder(L.Callback):
 
 def test_the_bar_advances_in_every_step(train):
     console = Console(file=io.StringIO(), force_terminal=True, width=80)
-    logger = ConsoleLogger(console, Console(file=io.StringIO()), 6)
+    logger = ConsoleLogger(Screen(console), 6)
     recorder = Recorder(logger)
     # Scalars are logged after the steps 1, 4 and 6, and after the validations of the steps 3 and 6.
     callbacks = [Scalars(every_steps=4), StepProgress(logger), recorder]
@@ -233,11 +230,11 @@ def test_the_bar_advances_in_every_step(train):
 def test_lines_break_between_words_on_a_terminal_and_commands_stay_whole():
     shown, kept = io.StringIO(), io.StringIO()
     console = Console(file=shown, force_terminal=True, width=30, soft_wrap=True)
-    logger = ConsoleLogger(console, Console(file=kept, width=30, soft_wrap=True), 4)
+    screen = Screen(console, kept)
     line = f"data     a text with words and a {'long' * 9} word"
     command = "next     gptmini sample runs/x --prompt 'To be'"
-    logger.print_line(line)
-    logger.print_line(Text(command))
+    screen.print_line(line)
+    screen.print_topic("next", command.removeprefix("next     "))
     wanted = ["data     a text with words and", "         a", f"         {'long' * 9}"]
     assert shown.getvalue().splitlines() == [*wanted, "         word", command]
     assert kept.getvalue().splitlines() == [line, command]
@@ -263,8 +260,7 @@ def test_overfitting_is_said_once_also_if_the_run_is_resumed(val, train, said):
 
     for n_before in range(len(lines)):
         kept = io.StringIO()
-        log_file = Console(file=kept, width=200)
-        logger = ConsoleLogger(Console(quiet=True), log_file, 9, lines[:n_before])
+        logger = ConsoleLogger(Screen(Console(quiet=True), kept), 9, lines[:n_before])
         for line in lines[n_before:]:
             logger.log_metrics({tag: line[tag] for tag in line if tag != "step"}, line["step"])
         told = re.findall(r"step (\d)/9.*\noverfit ", kept.getvalue())

@@ -144,7 +144,7 @@ def test_a_line_that_no_run_writes_is_refused_in_bounded_memory(tmp_path, end):
 
 def test_a_full_disk_costs_lines_but_leaves_no_part_of_one_and_is_told_once(tmp_path):
     told = []
-    logger = MetricsLogger(tmp_path, on_error=lambda error: told.append(error.strerror))
+    logger = MetricsLogger(tmp_path, on_error=told.append)
     for step in (1, 2, 3):
         logger.log_metrics({"loss": step}, step)
 
@@ -156,7 +156,7 @@ def test_a_full_disk_costs_lines_but_leaves_no_part_of_one_and_is_told_once(tmp_
         logger.save()
     logger.log_metrics({"loss": 6}, 6)
 
-    assert told == ["File too large"]
+    assert [line.endswith("File too large") for line in told] == [True]
     assert [line["step"] for line in written(tmp_path)] == [1, 2, 3, 6]
     with pytest.raises(OSError, match="No such file"):
         MetricsLogger(tmp_path / "none").log_metrics({"loss": 1.0}, 1)
@@ -165,7 +165,7 @@ def test_a_full_disk_costs_lines_but_leaves_no_part_of_one_and_is_told_once(tmp_
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_events_end_at_the_first_error_of_the_disk_and_are_made_good_by_a_resume(tmp_path):
     told = []
-    events = EventLogger(tmp_path, on_error=lambda error: told.append(error.strerror))
+    events = EventLogger(tmp_path, on_error=told.append)
     loggers = [events, MetricsLogger(tmp_path)]
     for logger in loggers:
         logger.log_metrics({"loss": 1.0}, 1)
@@ -178,7 +178,7 @@ def test_events_end_at_the_first_error_of_the_disk_and_are_made_good_by_a_resume
     for logger in loggers:
         logger.log_metrics({"loss": 2.0}, 40)
         logger.finalize("success")
-    assert told == ["File too large"]
+    assert [line.endswith("File too large") for line in told] == [True]
     assert 40 not in [
         event.step for event in EventAccumulator(str(tmp_path)).Reload().Scalars("loss")
     ]

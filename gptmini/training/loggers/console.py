@@ -3,21 +3,17 @@
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from itertools import pairwise
 
 import lightning as L
 from lightning.pytorch.loggers.logger import Logger
-from lightning.pytorch.utilities import rank_zero_only
-from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 from rich.text import Text
 
-from gptmini.console.printable import printable
+from gptmini.console.numbers import duration
 from gptmini.console.table import aligned
-from gptmini.console.terminal import wrapped
+from gptmini.console.terminal import Screen
 from gptmini.runs.metrics import STEP, Line, is_number, tags_of
-from gptmini.system.durations import duration
 
 # Seconds between two plain progress lines. A user sees progress often, and the output stays short enough to read.
 PLAIN_SECONDS = 5.0
@@ -40,11 +36,12 @@ COLUMNS = {
 
 
 class ConsoleLogger(Logger):
-    """A logger that shows a progress bar on a terminal, and prints plain lines elsewhere and to log_file.
+    """A logger that shows a progress bar on a terminal, and prints plain lines elsewhere and to train.log.
+
+    Only the first rank has it.
 
     Args:
-        console: the console of the user.
-        log_file: a console that writes to train.log.
+        screen: prints on the console of the user and in train.log.
         max_steps: number of the last optimizer step of the run.
         lines: for a resumed run, the lines of metrics.jsonl up to the step at which the run resumes.
         validation_due: returns whether a validation follows a step. Then only the validation prints a line.
@@ -52,16 +49,16 @@ class ConsoleLogger(Logger):
 
     def __init__(
         self,
-        console: Console,
-        log_file: Console,
+        screen: Screen,
         max_steps: int,
         lines: Sequence[Line] = (),
         validation_due: Callable[[int], bool] = lambda step: False,
     ) -> None:
         super().__init__()
-        self.console = console
-        self.log_file = log_file
+        self.screen = screen
+        self.print_line = screen.print_line  # logger.print_line calls it
         self.max_steps = max_steps
+        self._console = screen.console
 
         # For each validation, a dict that maps each tag to the latest value of the scalar, and "step" to the step.
         self.validations: list[dict[str, float]] = []
@@ -89,7 +86,6 @@ class ConsoleLogger(Logger):
     def log_hyperparams(self, *args: object, **kwargs: object) -> None:
         """Do nothing, because the command has already printed the settings of the run."""
 
-    @rank_zero_only
     def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
         """Show the latest loss, the validation loss or the speed, and the time left. Ignore scalars without a step."""
         if step is None:
@@ -109,17 +105,16 @@ class ConsoleLogger(Logger):
             self._last_printed = now
             line = Text(f"step {step}/{self.max_steps}  ")
             line.append_text(self._progress_text(step, now, validated=validated))
-            self.print_line(line, on_console=validated or not self.console.is_terminal)
+            self.print_line(line, on_console=validated or not self._console.is_terminal)
         if validated and overfitting_begins(self.validations):
             self.print_line(
                 "overfit  val loss has risen twice while train loss fell; try more text, model.dropout=0.1 or a lower "
                 "optimizer.lr; callbacks=early_stopping ends such a run"
             )
 
-    @rank_zero_only
     def show_step(self, step: int) -> None:
         """Update the progress bar, if there is one. Rich draws it at most ten times per second."""
-        if self._start is not None and self.console.is_terminal:
+        if self._start is not None and self._console.is_terminal:
             self._draw_bar(step, time.monotonic())
 
     def _store(self, metrics: Mapping[str, float], step: int) -> None:
@@ -131,23 +126,6 @@ class ConsoleLogger(Logger):
             if self._tokens_per_step is not None:
                 validation[TOKENS] = self._tokens_per_step * step
             self.validations.append(validation)
-
-    @rank_zero_only
-    def print_line(self, line: str | Text, *, on_console: bool = True) -> None:
-        """Write a line to train.log. If on_console is true, write the line to the console, too.
-
-        On a terminal, a string breaks between words, and a Text stays one line.
-
-        If one of the two outputs raises an OSError, for example because the disk is full, ignore the error. The other
-        output still gets the line. MetricsLogger writes to the same folder and reports the error.
-        """
-        if not isinstance(line, Text):
-            line = printable(line)
-
-        for console in [self.log_file, self.console] if on_console else [self.log_file]:
-            shown = line if isinstance(line, Text) else wrapped(line, console)
-            with suppress(OSError):
-                console.print(shown, markup=False, highlight=False, emoji=False)
 
     def final_table(self) -> list[str]:
         """Return the lines, of at most 71 characters, of a table of validations, among them the last and the best."""
@@ -175,7 +153,6 @@ class ConsoleLogger(Logger):
 
         return aligned(rows, justify=str.rjust)
 
-    @rank_zero_only
     def finalize(self, status: str) -> None:
         """Remove the progress bar from the terminal."""
         if self._bar is not None:
@@ -188,7 +165,7 @@ class ConsoleLogger(Logger):
                 TextColumn("step {task.completed:.0f}/{task.total:.0f}"),
                 BarColumn(bar_width=16),
                 TextColumn("{task.description}"),
-                console=self.console,
+                console=self._console,
                 transient=True,
             )
             self._task = self._bar.add_task("", total=self.max_steps)
@@ -218,7 +195,7 @@ class ConsoleLogger(Logger):
     def _trend(self) -> Text:
         """Return the latest validation loss, an arrow for its direction, and a sparkline unless only ASCII prints."""
         losses = [validation["val/loss"] for validation in self.validations]
-        is_ascii = self.console.options.ascii_only
+        is_ascii = self._console.options.ascii_only
         down, up = ("v", "^") if is_ascii else ("↓", "↑")
 
         parts = [Text(f"val loss {losses[-1]:.4f}")]
@@ -235,8 +212,8 @@ class ConsoleLogger(Logger):
 class StepProgress(L.Callback):
     """A callback that updates the progress bar of a console after each optimizer step."""
 
-    def __init__(self, console: ConsoleLogger) -> None:
-        self._console = console
+    def __init__(self, logger: ConsoleLogger) -> None:
+        self._logger = logger
 
     def on_train_batch_end(
         self,
@@ -247,7 +224,7 @@ class StepProgress(L.Callback):
         batch_idx: int,
     ) -> None:
         """Show the step. After a micro-step, nothing changes."""
-        self._console.show_step(trainer.global_step)
+        self._logger.show_step(trainer.global_step)
 
 
 def overfitting_begins(validations: Sequence[Mapping[str, float]]) -> bool:

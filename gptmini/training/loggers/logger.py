@@ -26,12 +26,15 @@ Entries = Mapping[str, Any]
 class RunLogger(Logger):
     """A logger that also accepts samples, tables and images, and that writes directly into a run's folder.
 
-    Subclasses implement write() and flush(). The function on_error receives the first OSError, and the run continues.
-    If on_error is None, every OSError is raised.
+    Subclasses implement write() and flush(). After the first OSError, on_error receives a line for the user, and the
+    run continues. If on_error is None, every OSError is raised.
     """
 
+    topic: str  # the topic of this line
+    problem: str  # this line before the cause
+
     def __init__(
-        self, save_dir: str | Path, *, on_error: Callable[[OSError], None] | None = None
+        self, save_dir: str | Path, *, on_error: Callable[[str], None] | None = None
     ) -> None:
         super().__init__()
         self.folder = Path(save_dir)
@@ -71,14 +74,14 @@ class RunLogger(Logger):
         self.attempt(self.flush)
 
     def attempt(self, write: Callable[[], None]) -> None:
-        """Call the function write. Pass the first OSError of this logger to on_error."""
+        """Call the function write. Report the first OSError of this logger to on_error."""
         try:
             write()
         except OSError as error:
             if self.on_error is None:
                 raise
             if not self.has_failed:
-                self.on_error(error)
+                self.on_error(f"{self.problem}: {error.strerror}")
             self.has_failed = True
 
     @property
@@ -105,6 +108,9 @@ class MetricsLogger(RunLogger):
 
     While the disk is full, values that callbacks log are lost, and the run continues.
     """
+
+    topic = "metrics"
+    problem = "cannot write metrics.jsonl, so some metrics are lost"
 
     def write(self, step: int, entries: Entries) -> None:
         """Append a line. Write each image to a file in pictures/, and write the name of the file into the line."""

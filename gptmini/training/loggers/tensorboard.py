@@ -33,6 +33,9 @@ class EventLogger(RunLogger):
     After a disk error, it stops writing events. A resumed run rewrites all events from metrics.jsonl.
     """
 
+    topic = "events"
+    problem = "cannot write TensorBoard events until the run resumes"
+
     _writer: FileWriter | None = None  # the first event opens it
     # Descriptor of the open run folder; None if the name of the folder is UTF-8.
     _descriptor: int | None = None
