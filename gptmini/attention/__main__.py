@@ -1,12 +1,12 @@
 """Print a worked example of multi-head attention step by step: python -m gptmini.attention [--text TEXT]."""
 
 import argparse
-import signal
 
 import torch
 from torch import Tensor, nn
 
 from gptmini.attention import functional
+from gptmini.console.printing import end_if_unread
 
 # Seed, sizes and inputs come from the notebooks that this project started from.
 SEED = 123
@@ -173,7 +173,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    if hasattr(signal, "SIGPIPE"):
-        # A program that reads the output, such as head, may close the pipe early. End without a traceback then.
-        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
-    main()
+    with end_if_unread():
+        main()

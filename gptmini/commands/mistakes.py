@@ -1,14 +1,12 @@
 """Print a user's mistake as one line, including errors of pydantic, Hydra and the system."""
 
-import os
-import select
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from gptmini.configuration.messages import exit_code_of, explain
-from gptmini.console.printing import print_note
+from gptmini.console.printing import end_if_unread, print_note
 from gptmini.job.launch import RanksFailed
 from gptmini.system.process import INTERRUPTED, is_muted
 from gptmini.system.world import this_world
@@ -32,8 +30,8 @@ def one_line_errors() -> Iterator[None]:
             stream.reconfigure(errors="backslashreplace")
 
     try:
-        yield
-        sys.stdout.flush()
+        with end_if_unread():
+            yield
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
     except RanksFailed as failed:
@@ -41,10 +39,6 @@ def one_line_errors() -> Iterator[None]:
             print_error(str(failed))
         sys.exit(failed.code)
     except Exception as error:
-        if isinstance(error, BrokenPipeError) and _stdout_is_unread():
-            # The reader of stdout, such as head, has ended. Python flushes stdout once more when it exits.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            sys.exit(0)
         line = explain(error)
         if line is None:
             raise
@@ -52,22 +46,6 @@ def one_line_errors() -> Iterator[None]:
             time.sleep(BEHIND)
         print_error(line)
         sys.exit(exit_code_of(error))
-
-
-def _stdout_is_unread() -> bool:
-    """Return whether stdout is a pipe without a reader.
-
-    Other broken pipes, such as the pipe of a worker, are errors.
-    """
-    if not hasattr(select, "poll"):  # Windows
-        return False
-    try:
-        descriptor = sys.stdout.fileno()
-    except OSError:  # a caller's own stream may have no file
-        return False
-    poll = select.poll()
-    poll.register(descriptor, 0)
-    return bool(poll.poll(0))
 
 
 def print_error(mistake: str) -> None:

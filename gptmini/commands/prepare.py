@@ -26,11 +26,9 @@ def main(arguments: list[str]) -> None:
 
 def run_job(composed: Composed) -> None:
     """Tokenise a text unless it is already prepared, and print the folder and the size of each split."""
-    from rich.console import Console
-
     from gptmini.configuration.building import text_settings
     from gptmini.configuration.stored import resolve_configuration
-    from gptmini.console.terminal import show_progress
+    from gptmini.console.terminal import make_console, show_progress
     from gptmini.data.prepared.meta import SPLITS
     from gptmini.job.tokens import open_tokens
     from gptmini.training.settings import PrepareSettings
@@ -45,7 +43,7 @@ def run_job(composed: Composed) -> None:
     assert isinstance(root, PrepareSettings)
     restore_gc_and_sigint()
 
-    console = Console(soft_wrap=True, highlight=False)
+    console = make_console()
     with show_progress(console) as watcher:
         try:
             store, written = open_tokens(settings, typed, watcher=watcher)

@@ -3,21 +3,57 @@
 A line of a run starts with a topic of at most eight letters, and texts follow.
 """
 
+import os
+import select
 import shlex
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TextIO
 
 from gptmini.console.printable import printable
 
 
-def print_lines(*lines: str) -> None:
-    """Print lines on stdout. The lines of two threads do not mix."""
-    print("".join(f"{printable(line).rstrip()}\n" for line in lines), end="", flush=True)
+def print_lines(*lines: str, file: TextIO | None = None) -> None:
+    """Print lines on stdout or into a file. The lines of two threads do not mix."""
+    text = "".join(f"{printable(line).rstrip()}\n" for line in lines)
+    print(text, end="", file=file, flush=True)
 
 
 def print_note(text: str) -> None:
     """Print a note on stderr, because a pipe or a file gets only results."""
-    print(printable(text), file=sys.stderr, flush=True)
+    print_lines(text, file=sys.stderr)
+
+
+@contextmanager
+def end_if_unread() -> Iterator[None]:
+    """End the program with code 0 if the reader of stdout, such as head, ends inside the with block.
+
+    A run continues instead. See BrokenPipeConsole.
+    """
+    try:
+        yield
+        sys.stdout.flush()
+    except BrokenPipeError:
+        if not _is_unread(sys.stdout):
+            raise
+        # Python flushes stdout once more when it exits.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+
+
+def _is_unread(stream: TextIO) -> bool:
+    """Return whether a stream is a pipe without a reader. Other broken pipes, such as of a worker, are errors."""
+    if not hasattr(select, "poll"):  # Windows
+        return False
+    try:
+        descriptor = stream.fileno()
+    except OSError:  # a caller's own stream may have no file
+        return False
+    poll = select.poll()
+    poll.register(descriptor, 0)
+    return bool(poll.poll(0))
 
 
 def print_resolved_run(given: Path, run: Path) -> None:

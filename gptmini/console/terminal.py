@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.text import Text
 
 from gptmini.console.printable import printable
-from gptmini.console.printing import topic_lines
+from gptmini.console.printing import print_lines, topic_lines
 from gptmini.console.progress import Progress, Watcher
 
 # Without a terminal, at least INTERVAL seconds pass between two progress lines. The line of a new phase may follow
@@ -94,7 +94,7 @@ class Screen:
 
         if self.log is not None:
             with suppress(OSError):
-                print(plain, file=self.log, flush=True)
+                print_lines(plain, file=self.log)
         if on_console:
             with suppress(OSError):
                 self.console.print(line)

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gptmini.configuration.messages import exit_code_of, explain
-from gptmini.console.printable import printable
-from gptmini.console.printing import topic_lines
+from gptmini.console.printing import print_lines, topic_lines
 from gptmini.training.settings import Settings
 
 if TYPE_CHECKING:
@@ -94,7 +93,7 @@ def recording_failure(run: "Run", module: "GPTModule", *, began: float) -> Itera
         )
         with suppress(OSError):  # the error may be a full disk
             write_status(run.folder, end)
-            print(*map(printable, lines), sep="\n", file=run.log, flush=True)
+            print_lines(*lines, file=run.log)
         raise
 
 
