@@ -10,6 +10,7 @@ import yaml
 from gptmini.configuration.keys import files_of_group, known_keys, option_files, unknown_key
 from gptmini.configuration.overrides import key_of
 from gptmini.console.printing import print_lines
+from gptmini.console.table import aligned
 from gptmini.key_table import keys_with
 from gptmini.system.errors import UserError
 from gptmini.system.files import CONFIGS
@@ -66,17 +67,16 @@ def show_help(command: str, composed: "Composed", keys: Sequence[str] = ()) -> N
 
 
 def _options(groups: Sequence[str], typed: "Typed") -> Iterator[str]:
-    width = max(map(len, groups))
+    rows = []
     for group in groups:
         names = sorted(file.stem for file in files_of_group(group, typed.config_dir))
-        yield f"  {group:{width}}  {', '.join(names)}"
+        rows.append((f"  {group}", ", ".join(names)))
+    yield from aligned(rows)
 
 
 def _group(group: str, typed: "Typed") -> Iterator[str]:
     files = sorted(files_of_group(group, typed.config_dir), key=lambda file: file.stem)
-    width = max(len(file.stem) for file in files)
-    for file in files:
-        yield f"{group}={file.stem:{width}}  {_purpose(file)}"
+    yield from aligned([(f"{group}={file.stem}", _purpose(file)) for file in files])
     for file in option_files(group, typed.choices[group], typed.config_dir):
         yield from ("", f"# {group}={file.stem}", *file.read_text(encoding="utf-8").splitlines())
 

@@ -1,12 +1,13 @@
 """Tokenise text into a folder: gptmini prepare [TEXT ...] [KEY=VALUE ...]. --help lists groups and keys."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from gptmini.commands.hydra_flags import run_hydra_command
 from gptmini.commands.train import show_configuration
 from gptmini.configuration.compose import Composed
 from gptmini.console.printing import print_lines
+from gptmini.console.table import aligned
 from gptmini.key_table import keys_with
 from gptmini.system.errors import UserError
 from gptmini.system.process import restore_gc_and_sigint
@@ -78,13 +79,18 @@ def inspection(store: "TokenStore") -> Iterator[str]:
     tokenizer = from_dict(store.tokenizer_state)
     splits = {split: inspect_split(store, split, tokenizer, SHOWN_IDS) for split in SPLITS}
 
-    yield _row("", SPLITS)
-    yield _row("documents", [f"{store.n_documents(split):,}" for split in SPLITS])
-    yield _row("tokens", [f"{store.n_tokens(split):,}" for split in SPLITS])
-    yield _row("bytes", [f"{store.n_bytes(split):,}" for split in SPLITS])
-    yield _row("bytes per token", [f"{store.bytes_per_token(split):.2f}" for split in SPLITS])
-    used = [f"{splits[split].n_ids_used:,} of {tokenizer.n_vocab:,}" for split in SPLITS]
-    yield _row("ids used", used)
+    columns = [("", "documents", "tokens", "bytes", "bytes per token", "ids used")]
+    for split in SPLITS:
+        column = (
+            split,
+            f"{store.n_documents(split):,}",
+            f"{store.n_tokens(split):,}",
+            f"{store.n_bytes(split):,}",
+            f"{store.bytes_per_token(split):.2f}",
+            f"{splits[split].n_ids_used:,} of {tokenizer.n_vocab:,}",
+        )
+        columns.append(column)
+    yield from aligned([*zip(*columns, strict=True)])
     yield from _sources(store)
 
     for split, found in splits.items():
@@ -104,10 +110,6 @@ def _sources(store: "TokenStore") -> Iterator[str]:
     yield "sources: windows per block, name, training tokens"
     for source in store.sources:
         yield f"{source.weight:12,}  {source.name}, {source.n_tokens:,} tokens"
-
-
-def _row(name: str, cells: "Sequence[str]") -> str:
-    return f"{name:16}" + "".join(f"{cell:>20}" for cell in cells)
 
 
 def _start_of(text: str) -> str:

@@ -6,10 +6,13 @@ import shutil
 import sys
 from typing import TYPE_CHECKING, Any
 
+from rich.cells import cell_len
+
 from gptmini.commands.mistakes import one_line_errors, print_error
 from gptmini.commands.options import parse_options
 from gptmini.console.printable import printable
 from gptmini.console.printing import print_lines, print_note
+from gptmini.console.table import GAP, aligned, cut, widths_of
 from gptmini.system.errors import UserError
 
 if TYPE_CHECKING:
@@ -18,8 +21,6 @@ if TYPE_CHECKING:
 # On a terminal, runs are cut to leave this number of characters for overrides, such as optimizer.lr=0.001.
 # But runs get at least half of the characters that they share.
 LAST = 20
-GAP = "  "  # between columns
-
 
 OPTIONS = """
 folder FOLDER?  folder that contains all runs (default: 'runs'), or runs/NAME for the runs with this name
@@ -49,18 +50,19 @@ def main(arguments: list[str]) -> None:
 
     runs = [overview_of(folder) for folder in folders]
     if options.sort == "loss":
-        # Runs without a validation come last.
-        runs.sort(key=lambda run: math.inf if run.bits_per_byte is None else run.bits_per_byte)
+        runs.sort(key=lambda run: run.rank)
 
     if options.json:
         print(json.dumps([plain_of(run) for run in runs], indent=2))
         return
-    if sys.stdout.isatty() and not options.wide:
-        print_fitted(runs, shutil.get_terminal_size().columns)
+    lines = aligned(table_of(runs))
+    width = shutil.get_terminal_size().columns
+    is_too_wide = max(map(cell_len, lines)) > width
+    if is_too_wide and sys.stdout.isatty() and not options.wide:
+        print_lines(*short_lines(runs, width))
+        print_note("--wide shows all columns")
     else:
-        from gptmini.console.table import aligned
-
-        print_lines(*aligned(table_of(runs)))
+        print_lines(*lines)
     for run in runs:
         if run.reason is not None:
             print_error(run.reason)
@@ -113,45 +115,15 @@ def cells(run: "Overview") -> dict[str, str]:
     }
 
 
-def print_fitted(runs: "list[Overview]", width: int) -> None:
-    """Print the table in lines of at most `width` characters. Leave out details and cut cells if this is necessary."""
-    from gptmini.console.table import aligned
-
-    lines = aligned(table_of(runs))
-    if max(map(len, lines)) <= width:
-        print_lines(*lines)
-        return
-
+def short_lines(runs: "list[Overview]", width: int) -> list[str]:
+    """Return the short table in lines of at most `width` columns. Runs and overrides are cut if this is necessary."""
     rows = table_of(runs, is_short=True)
-    widths = fitted_widths(rows, width)
-    for run, *others in rows:
-        row = [cut_in_the_middle(run, widths[0]), *others]
-        line = GAP.join(map(cut, row, widths))
-        print_lines(cut(line, width))
-    print_note("--wide shows all columns")
-
-
-def fitted_widths(rows: list[list[str]], width: int) -> list[int]:
-    """Return the width of each column. Only the columns run and changed may be narrower than their cells."""
-    from rich.cells import cell_len
-
-    columns = zip(*rows, strict=True)
-    widths = {column[0]: max(map(cell_len, column)) for column in columns}
-    n_left = width - len(GAP) * (len(widths) - 1)
-    n_left -= sum(n for heading, n in widths.items() if heading not in ("run", "changed"))
-
-    widths["run"] = min(widths["run"], max(n_left - LAST, n_left // 2, len("run")))
-    widths["changed"] = max(0, n_left - widths["run"])
-    return list(widths.values())
-
-
-def cut(text: str, width: int) -> str:
-    """Return a text in exactly `width` columns of a terminal. A Chinese character takes two columns."""
-    from rich.text import Text
-
-    fitted = Text(text)
-    fitted.truncate(width, overflow="ellipsis", pad=True)
-    return fitted.plain
+    widths = widths_of(rows)
+    n_left = width - len(GAP) * (len(widths) - 1) - sum(widths[1:-1])
+    widths[0] = min(widths[0], max(n_left - LAST, n_left // 2, len("run")))
+    widths[-1] = max(0, n_left - widths[0])
+    rows = [[cut_in_the_middle(run, widths[0]), *others] for run, *others in rows]
+    return [cut(line, width) for line in aligned(rows, widths=widths)]
 
 
 def cut_in_the_middle(text: str, width: int) -> str:

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from gptmini.commands.mistakes import one_line_errors
 from gptmini.commands.options import parse_options
-from gptmini.console.printing import print_resolved_run
+from gptmini.console.printing import print_lines, print_resolved_run
+from gptmini.console.table import aligned
 
 # In color, each token has the next one of these styles of Rich.
 STYLES = ("black on bright_cyan", "black on bright_yellow")
@@ -55,7 +56,6 @@ def as_json(token: int, data: bytes) -> dict:
 
 def show_table(tokens: Sequence[tuple[int, bytes]], *, n_bytes: int) -> None:
     """Print the number of tokens, and a row for each token. If the terminal has colors, print the split text first."""
-    from rich.cells import cell_len
     from rich.console import Console
     from rich.text import Text
 
@@ -70,11 +70,12 @@ def show_table(tokens: Sequence[tuple[int, bytes]], *, n_bytes: int) -> None:
         console.print(line)
 
     ratio = f", bytes per token: {n_bytes / len(tokens):.2f}" if tokens else ""
-    print(f"tokens: {len(tokens):,}, bytes: {n_bytes:,}{ratio}")
-    width = max(map(cell_len, texts), default=0)  # in columns; a Chinese character takes two
-    for (i, data), text in zip(tokens, texts, strict=True):
-        gap = " " * (width - cell_len(text))
-        print(f'{i:8}  "{text}"{gap}  {data.hex(" ")}')
+    print_lines(f"tokens: {len(tokens):,}, bytes: {n_bytes:,}{ratio}")
+    rows = [
+        (f"{i:8}", f'"{text}"', data.hex(" "))
+        for (i, data), text in zip(tokens, texts, strict=True)
+    ]
+    print_lines(*aligned(rows))
 
 
 def escaped(data: bytes) -> str:

@@ -5,6 +5,7 @@ import io
 import shlex
 from collections.abc import Mapping, Sequence
 from math import inf
+from operator import attrgetter
 from statistics import fmean, stdev
 from typing import Any
 
@@ -32,7 +33,7 @@ def show_table(trials: Trials, printed: Sequence[Row] = ()) -> list[Row]:
     with replacing(trials.folder / "table.csv") as file:
         file.write(text.getvalue().encode("utf-8"))
 
-    lines = _lines(columns, [_cells(row) for row in sorted(rows, key=_bits)])
+    lines = _lines(columns, [_cells(row) for row in sorted(rows, key=attrgetter("rank"))])
     if SEED in keys:
         others = [key for key in keys if key != SEED]
         columns = ["mean loss", "spread", "bits_per_byte", "seeds", *others]
@@ -43,8 +44,8 @@ def show_table(trials: Trials, printed: Sequence[Row] = ()) -> list[Row]:
 
 def print_ending(trials: Trials, rows: Sequence[Row], arguments: Sequence[str]) -> None:
     """Print the best trial, the command that trains it with `arguments`, and how many trials failed or are open."""
-    best = min(rows, key=_bits, default=None)
-    if best is not None and _bits(best) < inf:
+    best = min(rows, key=attrgetter("rank"), default=None)
+    if best is not None and best.rank < inf:
         print_topic(
             "best",
             f"val loss {best.run.loss:.4f}, {best.run.bits_per_byte:.4f} bits per byte, "
@@ -74,7 +75,7 @@ def means_of(rows: Sequence[Row]) -> list[dict[str, Any]]:
     """Return the mean and the standard deviation of each setting over its complete runs. The best mean comes first."""
     groups: dict[tuple, list[Row]] = {}
     for row in rows:
-        if _bits(row) < inf:
+        if row.rank < inf:
             setting = tuple(item for item in row.texts.items() if item[0] != SEED)
             groups.setdefault(setting, []).append(row)
 
@@ -85,7 +86,7 @@ def means_of(rows: Sequence[Row]) -> list[dict[str, Any]]:
             {
                 "mean loss": fmean(losses),
                 "spread": stdev(losses) if len(losses) > 1 else None,
-                "bits_per_byte": fmean(map(_bits, group)),
+                "bits_per_byte": fmean(row.rank for row in group),
                 "seeds": len(group),
                 **dict(setting),
             }
@@ -115,9 +116,3 @@ def _lines(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> list[st
         shown = [f"{value:.5g}" if isinstance(value, float) else value for value in values]
         lines.append(["" if value is None else str(value) for value in shown])
     return aligned(lines)
-
-
-def _bits(row: Row) -> float:
-    """Return a complete run's bits per byte as a sort key, because tokens may differ. Other runs come last."""
-    bits = row.run.bits_per_byte
-    return inf if row.exit_code != 0 or bits is None else bits

@@ -4,6 +4,7 @@ The run's config.yaml contains the values of the trial, its checkpoint says how 
 it ended. SWEEP/sweep.yaml contains what is tried. SWEEP/.locks/n is locked by the sweep that trains trial n.
 """
 
+import math
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -37,6 +38,11 @@ class Row(NamedTuple):
     def exit_code(self) -> int | None:
         """The exit code of the run's last start. None while the run is training."""
         return None if self.run.status is None else self.run.status.exit_code
+
+    @property
+    def rank(self) -> float:
+        """The bits per byte of a complete run as a sort key. Other runs come last."""
+        return self.run.rank if self.exit_code == 0 else math.inf
 
 
 class Trials:

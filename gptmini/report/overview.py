@@ -25,6 +25,11 @@ class Overview:
     status: RunStatus | None = None  # what the run has written about its end
     reason: str | None = None  # why the run cannot be read; None if it can be read
 
+    @property
+    def rank(self) -> float:
+        """The bits per byte as a sort key, because tokens may differ. A run without a validation comes last."""
+        return math.inf if self.bits_per_byte is None else self.bits_per_byte
+
 
 def overview_of(folder: Path) -> Overview:
     """Return the summary of a run in any state. If the run cannot be read, the state is 'damaged'."""

@@ -151,7 +151,7 @@ class ConsoleLogger(Logger):
             row.append("best" if is_best else "")
             rows.append(row)
 
-        return aligned(rows, justify=str.rjust)
+        return aligned(rows, right=True)
 
     def finalize(self, status: str) -> None:
         """Remove the progress bar from the terminal."""
