@@ -6,36 +6,6 @@ import shlex
 import pytest
 
 from gptmini.commands.sample import parse
-from gptmini.console.numbers import rounded, with_prefix
-from gptmini.console.progress import Progress
-from gptmini.console.terminal import progress_line
-
-
-@pytest.mark.parametrize(
-    ("n_bytes", "share", "seconds", "said"),
-    [
-        (0, None, 5, "tokenising"),
-        (3_000_000, 0.25, 0.5, "tokenising: 3 MB, 25%"),
-        (3_000_000, 0.25, 2, "tokenising: 3 MB, 25%, 1.5 MB/s, 6 s left"),
-        (4_000_000_000, 0.1, 100, "tokenising: 4,000 MB, 10%, 40.0 MB/s, 15 min left"),
-    ],
-)
-def test_progress_tells_what_is_done_how_fast_and_the_time_left(n_bytes, share, seconds, said):
-    progress = Progress(phase="tokenising", n_bytes=n_bytes, share=share)
-    assert progress_line(progress, seconds=seconds) == said
-
-
-@pytest.mark.parametrize(
-    ("number", "expected"),
-    [
-        (999, "999.0 FLOP"),
-        (999_949, "999.9 kFLOP"),
-        (999_951, "1.0 MFLOP"),
-        (3e15, "3000.0 TFLOP"),
-    ],
-)
-def test_a_figure_has_the_prefix_that_fits(number, expected):
-    assert with_prefix(number, "FLOP") == expected
 
 
 def test_a_run_says_what_it_trains_and_what_came_of_it_line_by_line(script, short):
@@ -96,17 +66,6 @@ def test_a_text_that_is_trained_on_too_often_is_warned_of_unless_time_ends_the_r
     limited = script("train", *often, "trainer.max_time=1e-3")
     assert not re.search(said, limited.out, re.MULTILINE)
     assert re.search(r"^ +at most [\d.,]+ passes over the text$", limited.out, re.MULTILINE)
-
-
-@pytest.mark.parametrize(
-    ("passes", "expected"),
-    [
-        (12345.678, "12,345.68"),
-        (0.0312, "0.031"),
-    ],
-)
-def test_a_small_number_of_passes_is_not_rounded_to_zero(passes, expected):
-    assert rounded(passes) == expected
 
 
 def test_a_tokenizer_that_learned_fewer_ids_than_asked_for_says_so(script, short):

@@ -9,7 +9,7 @@ import lightning as L
 import pytest
 from rich.console import Console
 
-from gptmini.console.terminal import BrokenPipeConsole, Screen, wrapped
+from gptmini.console.terminal import Screen
 from gptmini.training.callbacks.scalars import Scalars
 from gptmini.training.loggers.console import ConsoleLogger, StepProgress, sparkline
 
@@ -143,41 +143,6 @@ def test_validations_of_the_past_have_what_was_logged_last_before_them(monkeypat
     ]
 
 
-class Failing(io.StringIO):
-    """A file that rejects all writes, as on a full disk."""
-
-    def __init__(self, error=None):
-        super().__init__()
-        self.error = error or OSError(28, "No space left on device")
-
-    def write(self, text):
-        raise self.error
-
-
-def test_a_line_is_kept_on_one_of_console_and_log_if_the_other_is_on_a_full_disk():
-    kept = io.StringIO()
-    Screen(Console(file=Failing()), kept).print_line("a line")
-    assert kept.getvalue() == "a line\n"
-
-    shown = io.StringIO()
-    Screen(Console(file=shown), Failing()).print_line("a line")
-    assert shown.getvalue() == "a line\n"
-
-
-@pytest.mark.slow
-def test_a_reader_that_leaves_does_not_end_the_run():
-    lasting = BrokenPipeConsole(file=Failing(BrokenPipeError()))
-    lasting.print("to nobody")
-    lasting.print("still here")
-    assert lasting.quiet
-
-
-def test_what_a_model_writes_does_nothing_to_a_terminal():
-    shown = io.StringIO()
-    Screen(Console(file=shown)).print_line("a\x1b[31m\x00\u202eb")
-    assert shown.getvalue() == "a\\x1b[31m\\x00\\u202eb\n"
-
-
 @pytest.mark.parametrize("terminal", [False, True])
 def test_lines_and_the_bar_fit_into_80_columns(monkeypatch, terminal):
     began = time.monotonic() - 40_000  # hours ago, so that hours are left
@@ -225,20 +190,6 @@ def test_the_bar_advances_in_every_step(train):
     train(callbacks=callbacks, loggers=[logger], max_steps=6, val_every_steps=3, batch_size=4)
     # A step has two micro-steps.
     assert recorder.shown == [None, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6]
-
-
-def test_lines_break_between_words_on_a_terminal_and_commands_stay_whole():
-    shown, kept = io.StringIO(), io.StringIO()
-    console = Console(file=shown, force_terminal=True, width=30, soft_wrap=True)
-    screen = Screen(console, kept)
-    line = f"data     a text with words and a {'long' * 9} word"
-    command = "next     gptmini sample runs/x --prompt 'To be'"
-    screen.print_line(line)
-    screen.print_topic("next", command.removeprefix("next     "))
-    wanted = ["data     a text with words and", "         a", f"         {'long' * 9}"]
-    assert shown.getvalue().splitlines() == [*wanted, "         word", command]
-    assert kept.getvalue().splitlines() == [line, command]
-    assert wrapped(line, Console(file=kept, width=30)) == line
 
 
 @pytest.mark.parametrize(
