@@ -44,7 +44,7 @@ import torch
 from torch.nn import functional as F
 
 import gptmini
-from gptmini.report.drawing import attention_maps, visible
+from gptmini.report import attention_maps, visible
 
 # %% [markdown]
 """

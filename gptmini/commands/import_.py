@@ -62,7 +62,7 @@ def _describe(folder: Path, source: str, sizes: "GPTConfig") -> None:
     """Write what the other commands require, so that they read the folder as a run of zero steps."""
     import yaml
 
-    from gptmini.report.tables import config_table
+    from gptmini.report import config_table
     from gptmini.runs import RunStatus, write_status
     from gptmini.runs.metrics import FILE, STEP, TIME, line_of
     from gptmini.runs.run_folder import write_config

@@ -2,17 +2,15 @@
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from gptmini.commands.mistakes import one_line_errors
 from gptmini.commands.options import parse_options
 from gptmini.console.printing import print_lines, print_note, print_resolved_run
+from gptmini.report import ReportedRun, csv_of, give_names, page_of
+from gptmini.runs import find_run, find_runs
 from gptmini.system.errors import UserError
+from gptmini.system.files import encodable, replacing
 from gptmini.system.process import restore_gc_and_sigint
-
-if TYPE_CHECKING:
-    from gptmini.report.reported_run import ReportedRun
-
 
 OPTIONS = """
 run RUN?  run folder such as runs/latest; runs/NAME means the latest run in this folder
@@ -40,13 +38,6 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 def main(arguments: list[str]) -> None:
     """Write the page or the table, and print the name and the size of the file."""
     options = parse(arguments)
-
-    from gptmini.report.page import page_of
-    from gptmini.report.reported_run import ReportedRun, give_names
-    from gptmini.report.tables import csv_of
-    from gptmini.runs import find_run
-    from gptmini.system.files import encodable, replacing
-
     restore_gc_and_sigint()
     if options.compare is None:
         runs = [ReportedRun(find_run(options.run))]
@@ -72,16 +63,13 @@ def main(arguments: list[str]) -> None:
     print_lines(f"{out}, {out.stat().st_size / 1e6:.1f} MB")
 
 
-def runs_of(path: Path) -> "list[ReportedRun]":
+def runs_of(path: Path) -> list[ReportedRun]:
     """Return the runs of a path that was given after --compare.
 
     In a folder of runs, skip a run that is damaged or has nothing to show yet, and print a note about it.
 
     Raises UserError if the path has no run that can be shown.
     """
-    from gptmini.report.reported_run import ReportedRun
-    from gptmini.runs import find_runs
-
     runs = []
     mistakes = []
     for folder in find_runs(path):

@@ -4,7 +4,7 @@ import json
 import math
 import shutil
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.cells import cell_len
 
@@ -13,10 +13,9 @@ from gptmini.commands.options import parse_options
 from gptmini.console.printable import printable
 from gptmini.console.printing import print_lines, print_note
 from gptmini.console.table import GAP, aligned, cut, widths_of
+from gptmini.report import Overview, overview_of
+from gptmini.runs import RUNS, every_run
 from gptmini.system.errors import UserError
-
-if TYPE_CHECKING:
-    from gptmini.report.overview import Overview
 
 # On a terminal, runs are cut to leave this number of characters for overrides, such as optimizer.lr=0.001.
 # But runs get at least half of the characters that they share.
@@ -35,10 +34,6 @@ DESCRIPTION = "List the runs in a folder with their state, steps, best loss and 
 def main(arguments: list[str]) -> None:
     """Print one row per run, or a JSON list."""
     options = parse_options("runs", DESCRIPTION, OPTIONS, arguments)
-
-    from gptmini.report.overview import overview_of
-    from gptmini.runs import RUNS, every_run
-
     folder = options.folder or RUNS
     folders = every_run(folder)
     if not folders:
@@ -68,9 +63,8 @@ def main(arguments: list[str]) -> None:
             print_error(run.reason)
 
 
-def plain_of(run: "Overview") -> dict[str, Any]:
+def plain_of(run: Overview) -> dict[str, Any]:
     """Return the summary of a run as plain values for JSON."""
-    bits = run.bits_per_byte
     return {
         "run": str(run.folder),
         "state": run.state,
@@ -78,44 +72,41 @@ def plain_of(run: "Overview") -> dict[str, Any]:
         "step": run.step,
         "max_steps": run.max_steps,
         "loss": run.loss,
-        "bits_per_byte": bits if bits is not None and math.isfinite(bits) else None,
+        "bits_per_byte": run.bits_per_byte if math.isfinite(run.rank) else None,
         "changed": run.changed,
         "reason": run.reason,
     }
 
 
-def table_of(runs: "list[Overview]", *, is_short: bool = False) -> list[list[str]]:
+def table_of(runs: list[Overview], *, is_short: bool = False) -> list[list[str]]:
     """Return the headings and the cells of each run.
 
     A short table leaves out the causes that ended the runs, and the best losses, because it has bits per byte.
     """
-    rows = [cells(run) for run in runs]
-    if is_short:
-        for row, run in zip(rows, runs, strict=True):
-            row["state"] = run.state
-            del row["best loss"]
-
-    headings = list(rows[0])
+    rows = [cells(run, is_short=is_short) for run in runs]
     # If the run comes from somebody else, its overrides may contain escape sequences of a terminal.
-    return [headings, *([printable(row[heading]) for heading in headings] for row in rows)]
+    return [list(rows[0]), *([printable(cell) for cell in row.values()] for row in rows)]
 
 
-def cells(run: "Overview") -> dict[str, str]:
+def cells(run: Overview, *, is_short: bool) -> dict[str, str]:
     """Return the cells in the row of a run, by heading."""
     steps = ""
     if run.step is not None:
         steps = str(run.step) if run.max_steps is None else f"{run.step} of {run.max_steps}"
-    return {
+    row = {
         "run": str(run.folder),
-        "state": run.state if run.by is None else f"{run.state} by {run.by}",
+        "state": run.state if run.by is None or is_short else f"{run.state} by {run.by}",
         "step": steps,
         "best loss": "" if run.loss is None else f"{run.loss:.4f}",
         "bits/byte": "" if run.bits_per_byte is None else f"{run.bits_per_byte:.4f}",
         "changed": " ".join(run.changed),
     }
+    if is_short:
+        del row["best loss"]
+    return row
 
 
-def short_lines(runs: "list[Overview]", width: int) -> list[str]:
+def short_lines(runs: list[Overview], width: int) -> list[str]:
     """Return the short table in lines of at most `width` columns. Runs and overrides are cut if this is necessary."""
     rows = table_of(runs, is_short=True)
     widths = widths_of(rows)

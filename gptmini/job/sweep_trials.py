@@ -13,7 +13,7 @@ from typing import NamedTuple
 import yaml
 from filelock import FileLock, Timeout
 
-from gptmini.report.overview import Overview, overview_of
+from gptmini.report import Overview, overview_of
 from gptmini.runs import RunStatus, is_run, is_training, read_config, read_status, write_status
 from gptmini.sweep import Space, SweepSettings
 from gptmini.system.errors import UserError

@@ -1,7 +1,6 @@
-"""Functions that draw the figures of a run: attention maps and curves.
+"""Draw the figures of a run: attention maps and curves.
 
-Every function builds a matplotlib Figure without pyplot, so no window opens. The figures use SETTINGS,
-not the matplotlib settings of the user.
+The figures do without pyplot, so that no window opens. They use SETTINGS instead of the user's matplotlib settings.
 """
 
 import io
@@ -16,7 +15,6 @@ from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
 
 from gptmini.console.printable import printable
-from gptmini.report.tables import visible
 
 FUTURE = "#eceff2"  # for positions that a token cannot attend to, and for grid lines
 
@@ -49,6 +47,7 @@ DWARFING = 10
 
 MOST_COLUMNS = 4  # number of attention maps side by side
 LONGEST_LABEL = 12  # maximum number of characters in the label of a token
+VISIBLE = {" ": "␣", "\n": "⏎", "\r": "␍", "\t": "⇥"}  # white space in a label, and its symbol
 
 # Sizes in a figure of attention maps, in inches. matplotlib could compute them, but that takes as long as drawing.
 LEAST_MAP = 2.3  # side of a map
@@ -168,6 +167,11 @@ def curves(lines: Mapping[tuple[str, str], Sequence[tuple[int, float]]], title: 
     if n_legend_rows:
         figure.legend(loc="outside lower left", ncols=n_columns)
     return figure
+
+
+def visible(text: str) -> str:
+    """Return the text for a label. White space becomes symbols, and other unprintable characters are escaped."""
+    return printable("".join(VISIBLE.get(character, character) for character in text))
 
 
 def png(figure: Figure) -> bytes:

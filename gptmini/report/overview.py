@@ -28,7 +28,8 @@ class Overview:
     @property
     def rank(self) -> float:
         """The bits per byte as a sort key, because tokens may differ. A run without a validation comes last."""
-        return math.inf if self.bits_per_byte is None else self.bits_per_byte
+        bits = self.bits_per_byte
+        return math.inf if bits is None or math.isnan(bits) else bits
 
 
 def overview_of(folder: Path) -> Overview:

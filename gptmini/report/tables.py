@@ -1,4 +1,4 @@
-"""Text tables of a run's configuration, model, data and curves, and the values of TensorBoard's HParams page."""
+"""Tables of a run's configuration, model, data and curves, as rows of texts or as CSV."""
 
 import csv
 import io
@@ -8,12 +8,11 @@ import shlex
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from gptmini.console.printable import printable
 from gptmini.key_table import keys_with
 from gptmini.runs.metrics import STEP, Line, curves_of
 
 if TYPE_CHECKING:  # importing torch takes seconds
-    from gptmini.data.prepared.store import TokenStore
+    from gptmini.data import TokenStore
     from gptmini.model import GPT
 
 # On TensorBoard's HParams page, every run has these columns and a column for each override. This list is short, because
@@ -27,9 +26,6 @@ FIXED = (
     "trainer.global_batch_size",
     "trainer.max_steps",
 )
-
-# Visible replacements of white space in a label.
-VISIBLE = {" ": "␣", "\n": "⏎", "\r": "␍", "\t": "⇥"}
 
 
 def config_table(config: dict) -> list[list[str]]:
@@ -46,26 +42,24 @@ def model_table(model: "GPT") -> list[list[str]]:
     All blocks have weights of the same shapes, so a weight of the blocks has one row, with the number of blocks in the
     column "times". The padding of the vocabulary is not counted.
     """
-    from gptmini.model.gpt import VOCABULARY
-
     total = model.n_parameters
     rows = [["weight", "shape", "times", "parameters", "share"]]
     for name, weight in model.named_parameters():
-        shown_name = name
+        label = name
         times = 1
         block = re.match(r"blocks\.(\d+)\.(.*)", name)
         if block:
             number, name_in_block = block.groups()
             if number != "0":  # block 0 represents all blocks
                 continue
-            shown_name = f"blocks.*.{name_in_block}"
+            label = f"blocks.*.{name_in_block}"
             times = model.config.n_layers
 
-        n_rows = model.config.vocab_size if name in VOCABULARY else weight.size(0)
-        counted = weight[:n_rows]
-        shape = " x ".join(str(size) for size in counted.shape)
-        count = times * counted.numel()
-        rows.append([shown_name, shape, str(times), f"{count:,}", f"{count / total:.1%}"])
+        count = model.count_parameters([name])  # without the padding of the vocabulary
+        shape = (count // weight[0].numel(), *weight.shape[1:])
+        n_all = times * count
+        cells = [" x ".join(map(str, shape)), str(times), f"{n_all:,}", f"{n_all / total:.1%}"]
+        rows.append([label, *cells])
 
     rows.append(["all", "", "", f"{total:,}", "100%"])
     return rows
@@ -167,11 +161,6 @@ def csv_of(lines: Sequence[Line]) -> str:
     for step in sorted(rows):
         writer.writerow({STEP: step, **rows[step]})
     return text.getvalue()
-
-
-def visible(text: str) -> str:
-    """Return the text for a label. White space becomes symbols, and other unprintable characters are escaped."""
-    return printable("".join(VISIBLE.get(character, character) for character in text))
 
 
 def _plain(value: object) -> str:

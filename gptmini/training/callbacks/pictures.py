@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from pydantic import Field, PositiveInt, validate_call
 
+from gptmini import report
 from gptmini.data.prepared.ids import without_marks
 from gptmini.model import GPT, ModelSettings
 from gptmini.settings import STRICT
@@ -75,11 +76,9 @@ class Pictures(L.Callback):
         model = pl_module.full_model()
         if model is None:
             return
-        from gptmini.report import drawing  # importing matplotlib takes half a second
-
         step = trainer.global_step
         maps, labels = self._attention(model, pl_module)
-        image = drawing.png(drawing.attention_maps(maps, labels, f"attention at step {step}"))
+        image = report.png(report.attention_maps(maps, labels, f"attention at step {step}"))
         for logger in run_loggers(trainer):
             logger.log_entry("zoom/attention", image, step)
 
