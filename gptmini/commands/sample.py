@@ -114,11 +114,13 @@ def main(arguments: list[str]) -> None:
 
 def print_chat_hint(prompts: list[str], tokenizer: "Tokenizer") -> None:
     """Name gptmini chat on stderr if a prompt has special tokens of the model's chat template."""
+    from gptmini.tokenizer import chat_encoder_of
+
     if tokenizer.chat_template is None:
         return
     token = None
     with suppress(UserError):  # the model can continue text, even if its chat template is invalid
-        token = tokenizer.chat_encoder.special_token_in("\n".join(prompts))
+        token = chat_encoder_of(tokenizer).special_token_in("\n".join(prompts))
     if token is not None:
         print_note(
             f"note: {token} in a prompt is ordinary text; gptmini chat uses the model's chat template"

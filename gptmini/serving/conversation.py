@@ -11,7 +11,7 @@ from gptmini.model import GPT
 from gptmini.model.gpt import in_eval_mode
 from gptmini.settings import CHAT_TOKENS, SAMPLE_SEED, SAMPLE_TEMPERATURE
 from gptmini.system.errors import UserError
-from gptmini.tokenizer import Tokenizer
+from gptmini.tokenizer import Tokenizer, chat_encoder_of
 
 # A message has the strings 'role' and 'content', and may have other fields that a template uses.
 Message = dict[str, Any]
@@ -53,7 +53,7 @@ class Conversation:
         self.ignore_end_of_text = ignore_end_of_text
         self.n_dropped = 0
         self.finish: str | None = None
-        self._encoder = tokenizer.chat_encoder
+        self._encoder = chat_encoder_of(tokenizer)
         self._decoder = Decoder(model, reuse=True)
 
     def answer(self) -> Generator[str, None, None]:
@@ -178,7 +178,7 @@ def prompt_within(
     first, rest = messages[:n_first], messages[n_first:]
 
     def ids_from(start: int) -> list[int]:
-        return tokenizer.chat_encoder.prompt([*first, *rest[start:]])
+        return chat_encoder_of(tokenizer).prompt([*first, *rest[start:]])
 
     # Templates expect a question first. A chat that starts at a later question is shorter, so bisection finds the first
     # start that fits.

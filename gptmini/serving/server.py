@@ -47,7 +47,7 @@ from gptmini.serving.schema import (
 from gptmini.settings import first_error
 from gptmini.system.errors import UserError
 from gptmini.system.files import allow_open_files
-from gptmini.tokenizer import Tokenizer
+from gptmini.tokenizer import Tokenizer, chat_encoder_of
 
 FINISHING = 10  # seconds that open answers have to finish when the server stops
 LONGEST_ERROR = 300  # maximum number of characters of an error message
@@ -269,14 +269,14 @@ class Server:
 
     def _chat_ids(self, messages: list[Any], names: dict[str, Any]) -> list[int]:
         checked = checked_messages(messages)
-        encoder = self.tokenizer.chat_encoder.with_names(names)
+        encoder = chat_encoder_of(self.tokenizer).with_names(names)
         self._check_length(encoder.prompt_text(checked), "messages")
         return encoder.prompt(checked)
 
     def _text_ids(self, text: str, add_special_tokens: bool = True) -> list[int]:
         self._check_length(text, "prompt")
         if not add_special_tokens:
-            return self.tokenizer.chat_encoder.ids_with_special_tokens(text)
+            return chat_encoder_of(self.tokenizer).ids_with_special_tokens(text)
         return prompt_ids(self.tokenizer, text)
 
     def _prompts(self, texts: list[str | list[int]], add_special_tokens: bool) -> list[list[int]]:
@@ -355,7 +355,7 @@ class Server:
             stop=asked.stops or self.settings.stop,
             ignore_end_of_text=ignore,
             n_likeliest=n_likeliest,
-            leading=self.tokenizer.chat_encoder.leading if is_chat else "",
+            leading=chat_encoder_of(self.tokenizer).leading if is_chat else "",
         )
         return [
             replace(request, prompt=ids, stream=i * MOST_SAMPLES + number)

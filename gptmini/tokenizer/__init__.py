@@ -14,8 +14,12 @@ from gptmini.tokenizer.byte_pairs import byte as byte
 from gptmini.tokenizer.byte_pairs import gpt2 as gpt2
 from gptmini.tokenizer.characters import CharTokenizer as CharTokenizer
 from gptmini.tokenizer.characters import character as character
+from gptmini.tokenizer.chat.encoder import chat_encoder_of as chat_encoder_of
+from gptmini.tokenizer.chat.marks import common_prefix_length as common_prefix_length
 from gptmini.tokenizer.chat.plain import plain_text as plain_text
 from gptmini.tokenizer.chat.plain import with_chat_template as with_chat_template
+from gptmini.tokenizer.chat.template import RefusedChatError as RefusedChatError
+from gptmini.tokenizer.chat.template import plain_jinja as plain_jinja
 from gptmini.tokenizer.learning import bpe as bpe
 from gptmini.tokenizer.library import LibraryTokenizer as LibraryTokenizer
 from gptmini.tokenizer.pieces import SPLIT_PATTERN as SPLIT_PATTERN

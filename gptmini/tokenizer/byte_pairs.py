@@ -9,7 +9,7 @@ import numpy as np
 import tiktoken
 
 from gptmini.system.errors import UserError
-from gptmini.tokenizer.chat.plain import checked_template, plain_encoder
+from gptmini.tokenizer.chat.plain import checked_template, plain_vocabulary
 from gptmini.tokenizer.pieces import MARK, MARKED_PATTERN, SEPARATOR, SPLIT_PATTERN, insert_marks
 from gptmini.tokenizer.tokenizer import END_OF_TEXT, REPLACEMENT, Document, Tokenizer
 
@@ -28,7 +28,7 @@ class BytePairTokenizer(Tokenizer):
     """
 
     kind = "byte_pair"
-    chat_encoder = cached_property(plain_encoder)
+    chat_vocabulary = plain_vocabulary
 
     def __init__(
         self, pattern: str, ranks: list[bytes], *, chat_template: str | None = None

@@ -2,12 +2,11 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from functools import cached_property
 
 import numpy as np
 
 from gptmini.system.errors import UserError
-from gptmini.tokenizer.chat.plain import checked_template, plain_encoder
+from gptmini.tokenizer.chat.plain import checked_template, plain_vocabulary
 from gptmini.tokenizer.tokenizer import END_OF_TEXT, REPLACEMENT, Document, Tokenizer
 
 
@@ -18,7 +17,7 @@ class CharTokenizer(Tokenizer):
     """
 
     kind = "char"
-    chat_encoder = cached_property(plain_encoder)
+    chat_vocabulary = plain_vocabulary
 
     def __init__(
         self, characters: str, *, end_of_text: bool, chat_template: str | None = None

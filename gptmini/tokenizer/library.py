@@ -5,21 +5,19 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
+import tokenizers
 from pydantic import NonNegativeInt, PositiveInt, validate_call
 
 from gptmini.settings import STRICT
 from gptmini.system.errors import UserError
 from gptmini.tokenizer.byte_pairs import GROUP, decode_bytes, group_texts
-from gptmini.tokenizer.chat.plain import NO_CHAT_TEMPLATE, leading_of
+from gptmini.tokenizer.chat.coder import ChatVocabulary
+from gptmini.tokenizer.chat.encoder import chat_encoder_of
 from gptmini.tokenizer.letters import letters_to_bytes
 from gptmini.tokenizer.library_errors import library_errors
 from gptmini.tokenizer.tokenizer import Tokenizer
-
-if TYPE_CHECKING:
-    from gptmini.tokenizer.chat.encoder import ChatEncoder
 
 SPACE = "\u2581"  # this character stands for a space in SentencePiece's vocabularies
 # A ByteFallback decoder decodes a token of this form as a byte. Any other token stands for its own characters.
@@ -57,8 +55,6 @@ class LibraryTokenizer(Tokenizer):
 
         Raises UserError if the library cannot use the tokenizer, or if its ids are random or exceed the vocabulary.
         """
-        import tokenizers
-
         with library_errors("cannot load the tokenizer"):
             tree = json.loads(text)
             check_settings(tree)
@@ -102,36 +98,30 @@ class LibraryTokenizer(Tokenizer):
             for one in encoded:
                 yield np.array(one.ids, dtype=np.uint32)
 
-    @cached_property
-    def chat_encoder(self) -> "ChatEncoder":
-        """The encoder for chats. Raises UserError if the chat template is missing or invalid."""
-        import tokenizers
-
-        from gptmini.tokenizer.chat.encoder import ChatEncoder
-
-        if self.chat is None or self.chat_template is None:
-            raise UserError(NO_CHAT_TEMPLATE)
+    def chat_vocabulary(self) -> ChatVocabulary:
+        """Return what the encoder of chats needs. The named tokens of the chat template are special tokens, too."""
         with_special = tokenizers.Tokenizer.from_str(self.text)
         with_special.no_truncation()
         with_special.no_padding()
-        added = json.loads(self.text).get("added_tokens") or []
-        special = [token["content"] for token in added if token["special"]]
-        names = dict(self.chat)
-        template = names.pop("chat_template")
 
         # transformers treats a named token as special, even if this token is only a word of the vocabulary.
-        known = {token["content"] for token in added}
+        names = {
+            name: token for name, token in (self.chat or {}).items() if name != "chat_template"
+        }
+        added = json.loads(self.text).get("added_tokens") or []
+        added_strings = {token["content"] for token in added}
         vocabulary = self._tokenizer.get_vocab()
-        words = [name for name in names.values() if name in vocabulary and name not in known]
+        words = [
+            token for token in names.values() if token in vocabulary and token not in added_strings
+        ]
         with_special.add_special_tokens(words)
-        return ChatEncoder(
-            template,
-            names,
-            special=special,
+
+        return ChatVocabulary(
+            names=names,
+            special=[token["content"] for token in added if token["special"]],
             words=words,
-            tokenizer=with_special,
-            plain=self._tokenizer,
-            leading=leading_of(self.chat_template),
+            coder=with_special,
+            plain_coder=self._tokenizer,
         )
 
     @cached_property
@@ -141,7 +131,7 @@ class LibraryTokenizer(Tokenizer):
             return None
         with suppress(UserError):  # a model whose template is invalid can still continue text
             added = self._tokenizer.get_added_tokens_decoder()
-            behind = self.chat_encoder.ids_behind_answer()
+            behind = chat_encoder_of(self).ids_behind_answer()
             return next((i for i in behind if i in added and added[i].content.strip()), None)
         return None
 

@@ -1,12 +1,11 @@
 """The interface of a tokenizer, and the documents that the builder of a tokenizer reads."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from gptmini.tokenizer.chat.encoder import ChatEncoder
+from gptmini.tokenizer.chat.coder import ChatVocabulary
 
 END_OF_TEXT = "<|endoftext|>"  # GPT-2's name for the id between documents
 REPLACEMENT = "\ufffd"  # replaces an id outside the vocabulary, or an incomplete character
@@ -41,9 +40,8 @@ class Tokenizer(Protocol):
         """Other ids at which a sample ends too, such as the id that closes an answer in the chat template."""
         return ()
 
-    @property
-    def chat_encoder(self) -> "ChatEncoder":
-        """The encoder for chats. Raises UserError if the chat template is missing or invalid."""
+    def chat_vocabulary(self) -> ChatVocabulary:
+        """Return what the encoder of chats needs. Use chat_encoder_of to get the encoder."""
         ...
 
     def with_template(self, template: str) -> "Tokenizer":

@@ -15,6 +15,7 @@ from gptmini import tokenizer
 from gptmini.checkpoint.file import header
 from gptmini.interop.reading import read_folder, read_sizes
 from gptmini.model import GPTConfig, new_gpt
+from gptmini.tokenizer import chat_encoder_of
 from sizes import TALKATIVE
 from toys import documents_of, lines
 
@@ -130,7 +131,7 @@ def use(folder):
     assert len(coder.byte_lengths()) == model.config.vocab_size
     outcome(coder.encode, TEXT)
     if getattr(coder, "chat", None):
-        outcome(coder.chat_encoder.encode, [{"role": "user", "content": TEXT}])
+        outcome(chat_encoder_of(coder).encode, [{"role": "user", "content": TEXT}])
     return True
 
 

@@ -20,7 +20,7 @@ from gptmini.interop.tokenizer_reading import read_tokenizer
 from gptmini.interop.tokenizer_writing import write_tokenizer
 from gptmini.model import training_loss
 from gptmini.system.errors import UserError
-from gptmini.tokenizer import from_dict
+from gptmini.tokenizer import chat_encoder_of, from_dict
 from interop.library_tokenizers import learned
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -81,7 +81,7 @@ def test_ids_and_answers_are_those_of_transformers(tmp_path, as_file):
     theirs = transformers.AutoTokenizer.from_pretrained(path)
     expected = theirs.apply_chat_template(CHAT, return_dict=True, return_assistant_tokens_mask=True)
     tokenizer = from_dict(read(path).to_dict())
-    ids, is_answer = tokenizer.chat_encoder.encode(CHAT)
+    ids, is_answer = chat_encoder_of(tokenizer).encode(CHAT)
     assert ids.tolist() == expected["input_ids"]
     assert is_answer.tolist() == [bool(i) for i in expected["assistant_masks"]]
 
@@ -105,7 +105,7 @@ def test_ids_and_answers_are_those_of_transformers(tmp_path, as_file):
 def test_a_template_that_cannot_be_used_is_told(tmp_path, template, said):
     tokenizer = read(folder_with(tmp_path, template))
     with pytest.raises(UserError, match=said):
-        tokenizer.chat_encoder.encode(CHAT)
+        chat_encoder_of(tokenizer).encode(CHAT)
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from tokenizers import Tokenizer, decoders, models, normalizers, trainers
 
 from gptmini.interop.tokenizer_reading import read_tokenizer
 from gptmini.system.errors import UserError
+from gptmini.tokenizer import chat_encoder_of
 from interop.library_tokenizers import learned
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -126,7 +127,7 @@ def pair(tmp_path, tokenizer_json):
         }
         (folder / "tokenizer_config.json").write_text(json.dumps(config))
         theirs = transformers.AutoTokenizer.from_pretrained(folder)
-        return theirs, read_tokenizer(folder, n_vocab=500, ends=[1]).chat_encoder
+        return theirs, chat_encoder_of(read_tokenizer(folder, n_vocab=500, ends=[1]))
 
     return make
 

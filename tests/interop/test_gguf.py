@@ -8,6 +8,7 @@ from full_disk import files_of_at_most
 from gptmini import tokenizer
 from gptmini.interop import to_hugging_face, write_gguf
 from gptmini.system.errors import UserError
+from gptmini.tokenizer import chat_encoder_of
 from sizes import GPT2, LLAMA, MODERN
 from tokenizer.texts import TRAIN
 from toys import documents_of, wide_gpt
@@ -184,5 +185,5 @@ def test_the_chat_template_needs_no_tags_of_transformers(tmp_path):
         value(reader, "tokenizer.chat_template")
     )
     chat = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
-    ids, _ = coder.chat_encoder.encode(chat)
+    ids, _ = chat_encoder_of(coder).encode(chat)
     assert template.render(messages=chat, eos_token="<|endoftext|>") == coder.decode(ids)

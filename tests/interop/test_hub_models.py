@@ -9,7 +9,7 @@ from huggingface_hub.utils import filter_repo_objects
 import gptmini
 from gptmini.interop import write_folder
 from gptmini.loading import local_path
-from gptmini.tokenizer import LibraryTokenizer
+from gptmini.tokenizer import LibraryTokenizer, chat_encoder_of
 from interop.library_tokenizers import learned
 from sizes import LLAMA
 from toys import wide_gpt
@@ -68,7 +68,7 @@ def test_a_name_on_the_hub_gives_the_model_of_the_whole_repository(repository):
     assert tokenizer.to_dict() == tokenizer_of_all.to_dict()
     assert tokenizer.chat["chat_template"] == TEMPLATE
     chat = [{"role": "user", "content": "cat"}]
-    ids, _ = tokenizer.chat_encoder.encode(chat)
+    ids, _ = chat_encoder_of(tokenizer).encode(chat)
     assert tokenizer.decode(ids.tolist()) == "<s>user: cat</s>"
     for name, weight in expected.state_dict().items():
         assert weight.equal(model.state_dict()[name])

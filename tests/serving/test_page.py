@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from gptmini.generation import generate
+from gptmini.tokenizer import chat_encoder_of
 from serving.clients import LETTERS, served
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -92,7 +93,9 @@ def test_text_chat_probabilities_and_attention(browser, model):
         find("#prompt")[0].send_keys("abc?", Keys.CONTROL, Keys.ENTER)
         wait(lambda: len(find(".turn")) == 2 and is_idle())
         question, answer = (turn.get_property("textContent") for turn in find(".turn > .text"))
-        prompt = LETTERS.decode(LETTERS.chat_encoder.prompt([{"role": "user", "content": "abc?"}]))
+        prompt = LETTERS.decode(
+            chat_encoder_of(LETTERS).prompt([{"role": "user", "content": "abc?"}])
+        )
         (expected,) = generate(model, LETTERS, prompt, max_new_tokens=12, temperature=0.8)
         assert (question, answer) == ("abc?", expected.removeprefix(" "))
 

@@ -13,7 +13,7 @@ import torch
 from gptmini.generation import generate
 from gptmini.model import GPT
 from gptmini.serving.server import listen
-from gptmini.tokenizer import CharTokenizer
+from gptmini.tokenizer import CharTokenizer, chat_encoder_of
 from serving.clients import LETTERS, served
 from sizes import TALKATIVE
 from toys import wide_gpt
@@ -90,7 +90,7 @@ def test_completion_tokens_count_every_token_and_each_has_a_log_probability(clie
 
 
 def test_a_chat_is_the_continuation_of_its_prompt(client, model):
-    prompt = LETTERS.decode(LETTERS.chat_encoder.prompt(QUESTION))
+    prompt = LETTERS.decode(chat_encoder_of(LETTERS).prompt(QUESTION))
     options = {"temperature": 0.9, "seed": 3}
     (text,) = generate(model, LETTERS, prompt, max_new_tokens=12, **options)
     answer = client.chat.completions.create(
@@ -333,7 +333,7 @@ def test_an_echoed_prompt_has_the_log_probabilities_of_its_tokens(address, model
 
 def test_a_chat_never_slides_out_of_the_context(client):
     long = [{"role": "user", "content": "abc" * 14}]
-    n_prompt = len(LETTERS.chat_encoder.prompt(long))
+    n_prompt = len(chat_encoder_of(LETTERS).prompt(long))
     answer = client.chat.completions.create(
         model="tiny", messages=long, extra_body={"ignore_eos": True}
     )

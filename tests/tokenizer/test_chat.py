@@ -4,8 +4,7 @@ import pytest
 from tokenizers import Tokenizer as Library
 from tokenizers import decoders, models, pre_tokenizers
 
-from gptmini.tokenizer import LibraryTokenizer
-from gptmini.tokenizer.chat.encoder import RefusedChatError
+from gptmini.tokenizer import LibraryTokenizer, RefusedChatError, chat_encoder_of
 
 ANSWERED = [{"role": "assistant", "content": "yo  "}, {"role": "assistant", "content": "more"}]
 
@@ -19,7 +18,7 @@ def chats_of(template, **names):
     made.add_special_tokens(["<s>"])
     chat = {"chat_template": template, **names}
     coder = LibraryTokenizer(made.to_str(), n_vocab=257, end_of_text=256, chat=chat)
-    return coder, coder.chat_encoder
+    return coder, chat_encoder_of(coder)
 
 
 @pytest.mark.parametrize("changed", ["x | trim", "x[1:]", "x | upper"])

@@ -11,6 +11,7 @@ from gptmini.tokenizer import (
     bpe,
     byte,
     character,
+    chat_encoder_of,
     from_dict,
     gpt2,
     plain_text,
@@ -54,7 +55,7 @@ def tokenizer(request):
 
 
 def test_a_chat_is_lines_and_each_answer_ends_with_end_of_text(tokenizer):
-    ids, is_answer = tokenizer.chat_encoder.encode(CHAT)
+    ids, is_answer = chat_encoder_of(tokenizer).encode(CHAT)
     assert tokenizer.decode(ids) == TEXT
     assert ids.tolist().count(tokenizer.end_of_text) == 2
     answers = tokenizer.decode(ids[is_answer])
@@ -64,15 +65,15 @@ def test_a_chat_is_lines_and_each_answer_ends_with_end_of_text(tokenizer):
 
 @pytest.mark.parametrize("n_messages", [2, 4])
 def test_the_prompt_of_an_answer_starts_the_chat_with_the_answer(tokenizer, n_messages):
-    ids, _ = tokenizer.chat_encoder.encode(CHAT)
-    prompt = tokenizer.chat_encoder.prompt(CHAT[:n_messages])
+    ids, _ = chat_encoder_of(tokenizer).encode(CHAT)
+    prompt = chat_encoder_of(tokenizer).prompt(CHAT[:n_messages])
     assert ids[: len(prompt)].tolist() == prompt
     assert tokenizer.decode(prompt).endswith("\nAssistant:")
 
 
 def test_the_string_of_end_of_text_in_a_message_is_text():
     tokenizer = with_chat_template(byte([]))
-    ids, _ = tokenizer.chat_encoder.encode([{"role": "user", "content": "<|endoftext|>"}])
+    ids, _ = chat_encoder_of(tokenizer).encode([{"role": "user", "content": "<|endoftext|>"}])
     assert tokenizer.end_of_text not in ids
     assert tokenizer.decode(ids) == "User: <|endoftext|>\n"
 
@@ -109,10 +110,10 @@ def test_transformers_reads_the_template_of_an_export_and_encodes_the_same_ids(t
     tokenizer = with_chat_template(bpe(DOCUMENTS, vocab_size=280))
     write_tokenizer(tokenizer, tmp_path, context_length=64)
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
-    ids, _ = tokenizer.chat_encoder.encode(CHAT)
+    ids, _ = chat_encoder_of(tokenizer).encode(CHAT)
     assert theirs.apply_chat_template(CHAT, return_dict=False) == ids.tolist()
     # A client returns an answer as the program gave it. gptmini removes the space before it, and others do not.
     spaced = [m | {"content": f" {m['content']}"} if m["role"] == "assistant" else m for m in CHAT]
     assert theirs.apply_chat_template(spaced, return_dict=False) == ids.tolist()
     prompt = theirs.apply_chat_template(CHAT[:2], add_generation_prompt=True, return_dict=False)
-    assert prompt == tokenizer.chat_encoder.prompt(CHAT[:2])
+    assert prompt == chat_encoder_of(tokenizer).prompt(CHAT[:2])

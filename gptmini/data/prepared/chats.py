@@ -14,7 +14,7 @@ from gptmini.data.prepared.ids import without_marks
 from gptmini.data.reading.chat_formats import parse_chat
 from gptmini.data.reading.skipped import Skipped
 from gptmini.system.errors import UserError
-from gptmini.tokenizer import Tokenizer
+from gptmini.tokenizer import RefusedChatError, Tokenizer, chat_encoder_of
 
 if TYPE_CHECKING:
     from gptmini.data.prepared.store import TokenStore
@@ -95,11 +95,7 @@ def encode_chats(
 
     Raises UserError if the tokenizer has no chat template, or if the template rejects a chat.
     """
-    from gptmini.tokenizer.chat.encoder import (
-        RefusedChatError,  # this imports Jinja, which only chats need
-    )
-
-    chats = tokenizer.chat_encoder
+    chats = chat_encoder_of(tokenizer)
     for document in documents:
         messages, tools = parse_chat(document.text)
         report.add_roles(message["role"] for message in messages)
@@ -125,7 +121,7 @@ def encode_chats(
 
 def first_question(store: "TokenStore") -> list[int]:
     """Return the ids of a held-out chat up to its first answer that the loss counts. Return [] if none is found."""
-    opening = store.tokenizer.chat_encoder.generation_prompt().encode()
+    opening = chat_encoder_of(store.tokenizer).generation_prompt().encode()
     ids = store.tokens("val")
     ends = store.document_ends("val").tolist()
     for start, end in pairwise([0, *ends]):

@@ -3,22 +3,15 @@
 import re
 from collections.abc import Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from gptmini.system.errors import UserError
+from gptmini.tokenizer.chat.coder import ChatVocabulary
+from gptmini.tokenizer.chat.template import ChatTemplate, Message
 from gptmini.tokenizer.tokenizer import END_OF_TEXT, Tokenizer
 
-if TYPE_CHECKING:
-    from jinja2 import Template
-
-    from gptmini.tokenizer.chat.encoder import ChatEncoder
-
-NO_CHAT_TEMPLATE = (
-    "the tokenizer has no chat template; fine-tune the model on chats with data.template=chat, or import a folder that "
-    "has the file chat_template.jinja or the field 'chat_template' in tokenizer_config.json"
-)
 # The template writes one line per message, such as "User: Hello". An answer ends with end-of-text. The prompt for an
 # answer ends without a space, because tokenizers put the space into the first token of the answer. Other programs
 # return an answer with this space. Therefore an answer with and without the space gives the same text.
@@ -38,22 +31,22 @@ PLAIN_TEMPLATE = (
 PLAIN_TEMPLATE_AFTER_BOS = "{{- bos_token -}}" + PLAIN_TEMPLATE
 
 
-class Encoded(NamedTuple):
-    """The ids of a text, and the start and end of each id in characters, named as in the tokenizers library."""
+class PlainEncoding(NamedTuple):
+    """The ids of a text, and the start and end of each id in characters."""
 
     ids: list[int]
     offsets: list[tuple[int, int]]
 
 
-class Coder:
-    """A tokenizer of gptmini with the methods of tokenizers.Tokenizer that ChatEncoder calls."""
+class PlainCoder:
+    """A Coder that uses a tokenizer of gptmini, whose only special token is end-of-text."""
 
     def __init__(self, tokenizer: Tokenizer, *, special: bool) -> None:
         """Take a tokenizer. If special is true, the string of end-of-text becomes its id instead of ordinary text."""
         self._tokenizer = tokenizer
         self._special = special
 
-    def encode(self, text: str, *, add_special_tokens: bool) -> Encoded:
+    def encode(self, text: str, *, add_special_tokens: bool) -> PlainEncoding:
         """Return the ids of a text. Raises UserError if the tokenizer does not have a character of the text."""
         assert not add_special_tokens
         parts = re.split(f"({re.escape(END_OF_TEXT)})", text) if self._special else [text]
@@ -70,7 +63,7 @@ class Coder:
                 ids += new
                 offsets += [(start + a, start + b) for a, b in self._offsets(part, new)]
             start += len(part)
-        return Encoded(ids, offsets)
+        return PlainEncoding(ids, offsets)
 
     def token_to_id(self, token: str) -> int | None:
         """Return the id of a special token. Return None unless the token is end-of-text."""
@@ -95,33 +88,25 @@ def checked_template(template: object) -> str | None:
     return template
 
 
-def plain_encoder(tokenizer: Tokenizer) -> "ChatEncoder":
-    """Return the encoder of chats for a tokenizer of gptmini. Its only special token is end-of-text."""
-    # Imported here, because this module imports Jinja, and only chats need Jinja.
-    from gptmini.tokenizer.chat.encoder import ChatEncoder
-
-    if tokenizer.chat_template is None:
-        raise UserError(NO_CHAT_TEMPLATE)
-    return ChatEncoder(
-        tokenizer.chat_template,
-        {"eos_token": END_OF_TEXT},
+def plain_vocabulary(tokenizer: Tokenizer) -> ChatVocabulary:
+    """Return what an encoder of chats needs from a tokenizer of gptmini."""
+    return ChatVocabulary(
+        names={"eos_token": END_OF_TEXT},
         special=[END_OF_TEXT],
-        tokenizer=Coder(tokenizer, special=True),
-        plain=Coder(tokenizer, special=False),
-        leading=leading_of(tokenizer.chat_template),
+        words=[],
+        coder=PlainCoder(tokenizer, special=True),
+        plain_coder=PlainCoder(tokenizer, special=False),
     )
 
 
-def plain_text(messages: Sequence[dict[str, Any]]) -> str:
+def plain_text(messages: Sequence[Message]) -> str:
     """Return the text of a chat, rendered with PLAIN_TEMPLATE. The text does not contain end-of-text."""
-    return _plain_template().render(messages=messages)
+    return _plain_template().render(messages)
 
 
 @cache
-def _plain_template() -> "Template":
-    from gptmini.tokenizer.chat.template import GenerationTag, compile_template
-
-    return compile_template(PLAIN_TEMPLATE, GenerationTag)
+def _plain_template() -> ChatTemplate:
+    return ChatTemplate(PLAIN_TEMPLATE)
 
 
 def leading_of(template: str) -> str:

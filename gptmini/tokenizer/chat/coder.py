@@ -1,0 +1,44 @@
+"""What the encoder of chats needs from a tokenizer."""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+
+class Encoding(Protocol):
+    """The ids of a text, named as in the tokenizers library."""
+
+    @property
+    def ids(self) -> list[int]:
+        """The ids."""
+        ...
+
+    @property
+    def offsets(self) -> list[tuple[int, int]]:
+        """The start and end of each id in characters."""
+        ...
+
+
+class Coder(Protocol):
+    """The methods of tokenizers.Tokenizer that ChatEncoder calls."""
+
+    def encode(self, text: str, /, *, add_special_tokens: bool) -> Encoding:
+        """Return the encoding of a text."""
+        ...
+
+    def token_to_id(self, token: str, /) -> int | None:
+        """Return the id of a token. Return None if the vocabulary does not have the token."""
+        ...
+
+
+class ChatVocabulary(NamedTuple):
+    """The special tokens of a tokenizer, and two ways to encode their strings."""
+
+    names: Mapping[
+        str, str
+    ]  # tokens that a template may use, by their names, such as bos_token and eos_token
+    special: Sequence[str]  # the strings of the special tokens that were added to the vocabulary
+    words: Sequence[
+        str
+    ]  # ordinary tokens that are special because a name, such as pad_token, refers to them
+    coder: Coder  # encodes the string of a special token as the id of this token
+    plain_coder: Coder  # encodes the string of a special token as ordinary text
