@@ -33,6 +33,7 @@ def fit(
     `began`, in seconds of time.monotonic. Return the trainer, and the reason why training stopped.
     """
     from gptmini.runs import write_status
+    from gptmini.training.callbacks.bad_steps import BadSteps
     from gptmini.training.loggers.console import ConsoleLogger, StepProgress
     from gptmini.training.stopping import Stopping
     from gptmini.training.trainer import build_trainer
@@ -41,12 +42,13 @@ def fit(
     seconds_left = settings.trainer.max_seconds
     if seconds_left is not None:
         seconds_left -= time.monotonic() - began
-    stopping = Stopping(seconds_left, settings.trainer.max_bad_steps)
+    stopping = Stopping(seconds_left)
+    bad_steps = BadSteps(settings.trainer.max_bad_steps)
     trainer = build_trainer(
         settings,
         module,
         run.folder,
-        callbacks=[stopping, *map(StepProgress, consoles)],
+        callbacks=[bad_steps, stopping, *map(StepProgress, consoles)],
         loggers=loggers,
         state=run.state,
         world=ranks.world,

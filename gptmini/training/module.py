@@ -14,9 +14,9 @@ Lightning calls the hooks of GPTModule in this order:
                                  free the gradients, send the metrics to the host, and read the metrics that have
                                  arrived. On a CPU, the metrics of this step have arrived. On a GPU, only the metrics of
                                  the previous step are read, because the GPU must not wait.
-    on_train_batch_end           Run the callbacks. Scalars logs step_loss and grad_norm. Stopping reports skipped
-                                 steps and stops the run. RunCheckpoints saves a checkpoint. Afterwards, a validation
-                                 runs if it is due, or the training ends.
+    on_train_batch_end           Run the callbacks. Scalars logs step_loss and grad_norm. BadSteps reports skipped
+                                 steps. Stopping stops the run. RunCheckpoints saves a checkpoint. Afterwards, a
+                                 validation runs if it is due, or the training ends.
 """
 
 import hashlib

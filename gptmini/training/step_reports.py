@@ -34,7 +34,7 @@ class StepReports:
         self.bad_steps = bad_steps
         self.bad_steps_in_a_row = bad_steps_in_a_row
         self.latest: StepReport | None = None  # report of the latest step that has arrived
-        self.unreported: list[StepReport] = []  # bad steps that Stopping has not logged yet
+        self.unreported: list[StepReport] = []  # bad steps that BadSteps has not logged yet
         # Tuples of the step, its metrics on the host, and the event that marks the end of the copy. The event is None
         # if the device is not a GPU. The oldest step comes first.
         self._sent: list[tuple[int, Tensor, torch.cuda.Event | None]] = []

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from gptmini.system.hardware import choose_hardware
+from gptmini.training.callbacks.bad_steps import BadSteps
 from gptmini.training.callbacks.checkpoints import RunCheckpoints
 from gptmini.training.callbacks.scalars import Scalars
 from gptmini.training.devices.batch_size import choose_batch_size
@@ -47,7 +48,8 @@ def test_the_host_never_waits_in_steps_that_are_not_logged(run, optimizer, compi
     callbacks = [
         NoWaiting(3, 8),
         Scalars(every_steps=10),
-        Stopping(1000.0, 3),
+        BadSteps(3),
+        Stopping(1000.0),
         RunCheckpoints(every_steps=50),
     ]
     options = {"precision": "bf16", "max_steps": 12, "val_every_steps": 12, "dropout": 0.1}

@@ -10,6 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from gptmini.data.prepared.batches import window_starts
 from gptmini.runs import find_training_state
+from gptmini.training.callbacks.bad_steps import BadSteps
 from gptmini.training.callbacks.checkpoints import RunCheckpoints, Stop
 from gptmini.training.callbacks.scalars import Scalars
 from gptmini.training.stopping import Stopping
@@ -41,7 +42,7 @@ def test_a_bad_step_is_not_applied_but_counted_logged_and_named_with_its_batch(
     trainer = train(
         max_steps=5,
         optimizer=optimizer,
-        callbacks=[poison, Scalars(every_steps=1), Stopping(None, 3)],
+        callbacks=[poison, Scalars(every_steps=1), BadSteps(3)],
         loggers=[said],
         gradient_clip=clip,
     )
@@ -66,7 +67,7 @@ def test_a_bad_step_is_not_applied_but_counted_logged_and_named_with_its_batch(
 
 def test_too_many_in_a_row_end_the_run_with_the_last_good_checkpoint(train, tmp_path, late):
     (tmp_path / "config.yaml").write_text("")
-    callbacks = [Poison({1, 4, 5, 6}), Stopping(None, 3), RunCheckpoints(every_steps=2)]
+    callbacks = [Poison({1, 4, 5, 6}), BadSteps(3), RunCheckpoints(every_steps=2)]
     wanted = "3 steps in a row had a non-finite loss or gradient .*step 7"
     with pytest.raises(ValueError, match=wanted):
         train(max_steps=9, callbacks=callbacks, val_every_steps=9)
@@ -90,8 +91,14 @@ def test_bad_steps_survive_a_resume(train, tmp_path, late):
 
 def test_a_stop_tells_the_bad_step_before_it_and_counts_it(train, tmp_path, late):
     said = Said()
-    stopping = Stopping(None, 3)
-    callbacks = [Poison({3}), AskedToStop(stopping, 3), stopping, RunCheckpoints(every_steps=9)]
+    stopping = Stopping(None)
+    callbacks = [
+        Poison({3}),
+        AskedToStop(stopping, 3),
+        BadSteps(3),
+        stopping,
+        RunCheckpoints(every_steps=9),
+    ]
     with pytest.raises(Stop):
         train(max_steps=9, callbacks=callbacks, loggers=[said])
     assert said.lines[0].startswith("step 4 skipped")
@@ -131,7 +138,8 @@ def test_no_step_that_is_not_logged_is_read_by_the_host(train, optimizer, monkey
             callbacks=[
                 Watch(),
                 Scalars(every_steps=5),
-                Stopping(None, 3),
+                BadSteps(3),
+                Stopping(None),
                 RunCheckpoints(every_steps=50),
             ],
             val_every_steps=9,

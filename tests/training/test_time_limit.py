@@ -53,7 +53,7 @@ def clock(monkeypatch):
 def test_a_run_validates_its_last_step_within_the_time_limit(
     train, tmp_path, clock, batch_size, limit, last_step, seconds
 ):
-    stopping = Stopping(limit, 3)
+    stopping = Stopping(limit)
     trainer = train(
         max_steps=100,
         batch_size=batch_size,
@@ -70,7 +70,7 @@ def test_a_run_validates_its_last_step_within_the_time_limit(
 
 def test_single_slow_steps_do_not_end_a_run_that_fits(train, clock):
     clock.slow = (1, 3)
-    stopping = Stopping(25, 3)
+    stopping = Stopping(25)
     trainer = train(max_steps=10, val_every_steps=10, callbacks=[stopping, clock])
     assert (stopping.late, trainer.global_step, clock.now) == (False, 10, 21)
 
@@ -78,15 +78,15 @@ def test_single_slow_steps_do_not_end_a_run_that_fits(train, clock):
 def test_a_gpu_that_runs_one_step_behind_the_host_gets_the_time_of_another_step(
     train, clock, monkeypatch
 ):
-    monkeypatch.setattr("gptmini.training.stopping.LATE_FROM", ("cpu",))
-    trainer = train(max_steps=100, val_every_steps=4, callbacks=[Stopping(20, 3), clock])
+    monkeypatch.setattr("gptmini.training.deadline.LATE_FROM", ("cpu",))
+    trainer = train(max_steps=100, val_every_steps=4, callbacks=[Stopping(20), clock])
     # After step 9, two steps and a validation would end at 15 + 2 + 3 = 20 s.
     assert (trainer.global_step, clock.now) == (9, 18)
 
 
 def test_a_callback_that_ends_the_run_at_the_time_limit_is_the_reason(train, tmp_path, clock):
     stop = EarlyStopping(monitor="val/loss", patience=1, min_delta=100.0)
-    stopping = Stopping(17.5, 3)
+    stopping = Stopping(17.5)
     reasons = []
     fit = L.Trainer.fit
 
@@ -104,13 +104,13 @@ def test_a_callback_that_ends_the_run_at_the_time_limit_is_the_reason(train, tmp
 
 
 def test_a_run_that_ends_in_time_does_not_stop(train, clock):
-    stopping = Stopping(16.5, 3)
+    stopping = Stopping(16.5)
     trainer = train(max_steps=8, val_every_steps=4, callbacks=[stopping, clock])
     assert (stopping.late, trainer.global_step, clock.now) == (False, 8, 14)
 
 
 def test_a_signal_saves_at_once_without_a_validation(train, tmp_path, clock):
-    stopping = Stopping(100, 3)
+    stopping = Stopping(100)
     callbacks = [AskedToStop(stopping, 5), stopping, clock, RunCheckpoints(every_steps=50)]
     with pytest.raises(Stop) as stop:
         train(max_steps=100, val_every_steps=4, callbacks=callbacks)
