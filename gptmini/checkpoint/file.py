@@ -15,7 +15,7 @@ from gptmini.model.config import GPTConfig, config_from_file
 from gptmini.model.gpt import GPT, meta_gpt
 from gptmini.system.errors import UserError
 from gptmini.system.files import flush_file, replacing
-from gptmini.system.untrusted import read_tensors
+from gptmini.system.untrusted_tensors import read_tensors
 from gptmini.system.version import __version__
 
 FORMAT = 1  # number of this layout; read_checkpoint refuses a file with a different number

@@ -9,7 +9,8 @@ from gptmini.interop.hugging_face import build_gpt
 from gptmini.model.config import config_from_file
 from gptmini.model.gpt import GPT
 from gptmini.system.errors import UserError
-from gptmini.system.untrusted import read_pickle, read_tensors
+from gptmini.system.untrusted import read_pickle
+from gptmini.system.untrusted_tensors import read_tensors
 from gptmini.tokenizer import CharTokenizer, Tokenizer, gpt2
 
 GPT2_SIZES = (50257, 50304)  # the number of ids of GPT-2, and the next multiple of 64

@@ -14,7 +14,8 @@ from gptmini.model.config import GPTConfig
 from gptmini.model.gpt import GPT
 from gptmini.settings import FileName, checked
 from gptmini.system.errors import UserError
-from gptmini.system.untrusted import read_json, read_safetensors
+from gptmini.system.untrusted import read_json
+from gptmini.system.untrusted_tensors import read_safetensors
 from gptmini.tokenizer import Tokenizer
 
 WEIGHTS = "model.safetensors"

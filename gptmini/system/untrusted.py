@@ -10,18 +10,13 @@ import pickle
 import pickletools
 import re
 import stat
-import zipfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import yaml
 
 from gptmini.system.errors import UserError
-from gptmini.system.files import encodable
-
-if TYPE_CHECKING:  # importing torch takes seconds, and a configuration is read without it
-    from torch import Tensor
 
 # libyaml's parser is eight times faster than Python's, but PyYAML can be built without libyaml.
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -37,49 +32,6 @@ LARGEST_JSON = 2**26
 LARGEST_YAML = 2**20  # bytes; the configuration of a run is about a hundred times smaller
 DEEPEST_YAML = 100  # levels of nested dicts and lists; the configuration of a run has five levels
 PLAIN = (str, int, float, bool, type(None))  # types of the values in a configuration
-
-
-def read_tensors(path: Path, *, mapped: bool = False, checked: bool = True) -> dict[str, Any]:
-    """Read the dict of tensors and plain values that torch.save wrote into a file. The tensors are on the CPU.
-
-    If `mapped`, tensors stay in the file until they are used, and the file must not change. If `checked`, verify the
-    CRC-32 of every entry. Return an empty dict if the file does not contain a dict.
-
-    Raises UserError if the file is damaged, contains pickled code, or has values that need more memory than its size.
-    """
-    import torch
-
-    size = file_size(path)
-    _check_archive(path, checked=checked)
-    mapped = mapped and encodable(str(path)) == str(path)  # torch maps only names in UTF-8
-    try:
-        contents = torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
-    except (OSError, MemoryError):
-        raise
-    except Exception as error:  # torch has no common class for these errors
-        raise UserError(
-            f"{path} must contain only tensors and plain values; "
-            f"gptmini did not run any code from this file ({type(error).__name__})"
-        ) from error
-
-    _check_memory(contents, size, path)
-    return contents if isinstance(contents, dict) else {}
-
-
-def read_safetensors(path: Path) -> "dict[str, Tensor]":
-    """Read the tensors of a safetensors file. Raise UserError if it is damaged, a pipe or a device.
-
-    The library refuses a file unless the tensors in it cover every byte exactly once.
-    """
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
-    file_size(path)
-    try:
-        return load_file(path)
-    except SafetensorError as error:
-        reason = " ".join(str(error).split())
-        raise UserError(f"{path} is not a complete safetensors file ({reason})") from None
 
 
 def read_text(path: Path) -> str:
@@ -201,7 +153,7 @@ def _content(path: Path, most: int) -> bytes:
         return file.read(size)
 
 
-def _check_events(events: "Iterable[yaml.Event]") -> None:
+def _check_events(events: Iterable[yaml.Event]) -> None:
     """Raise ValueError if YAML has aliases, or if it is nested so deeply that libyaml would overflow the stack."""
     depth = 0
     for event in events:
@@ -211,62 +163,3 @@ def _check_events(events: "Iterable[yaml.Event]") -> None:
         depth -= isinstance(event, yaml.CollectionEndEvent)
         if depth > DEEPEST_YAML:
             raise ValueError(f"the file is nested deeper than {DEEPEST_YAML} levels")
-
-
-def _check_archive(path: Path, *, checked: bool) -> None:
-    """Raise UserError unless the file is a zip file as torch writes it: without compression and without DOS attributes.
-
-    If an entry had the attribute of a folder, torch would leave the memory of a tensor uninitialized.
-    """
-    try:
-        with zipfile.ZipFile(path) as archive:
-            odd = [
-                e.filename for e in archive.infolist() if e.compress_type or e.external_attr & 255
-            ]
-            damaged = archive.testzip() if checked and not odd else None
-    except PermissionError:
-        raise
-    except Exception as error:  # zipfile has no common class for these errors
-        raise UserError(
-            f"{path} is not a checkpoint, or the file is truncated or damaged ({error})"
-        ) from None
-
-    if odd:
-        raise UserError(
-            f"{path} is not a checkpoint, because torch does not write entries such as {odd[0]}"
-        )
-    if damaged is not None:
-        raise UserError(f"{path} is damaged, because the CRC-32 of {damaged} does not match")
-
-
-def _check_memory(contents: object, size: int, path: Path) -> None:
-    """Raise UserError if the values need more memory than the `size` of their file, or if a tensor is not dense.
-
-    A pickle can use the same long string, the same list of lists, or the same tensor any number of times.
-    """
-    import torch
-
-    n_values_left = size
-    tensor_bytes_left = 2 * size  # a tied weight has two names, so it counts twice
-    waiting = [contents]
-    while waiting:
-        value = waiting.pop()
-        if isinstance(value, torch.Tensor):
-            # A tensor of stride 0 repeats one number. A copy of such a tensor could take gigabytes.
-            has_memory = value.layout is torch.strided and value.device.type != "meta"
-            is_plain = has_memory and not value.is_nested
-            if not is_plain or value.nbytes > value.untyped_storage().nbytes():
-                raise UserError(f"{path} must contain only dense tensors with all their values")
-            tensor_bytes_left -= value.nbytes
-        elif isinstance(value, str | bytes | dict | list | tuple | set):
-            n_values_left -= len(value)
-        if n_values_left < 0 or tensor_bytes_left < 0:
-            raise UserError(
-                f"{path} uses the same values several times; together they need more than the {size:,} bytes "
-                "in the file"
-            )
-
-        if isinstance(value, dict):
-            waiting += [*value, *value.values()]
-        elif isinstance(value, list | tuple | set):
-            waiting += value

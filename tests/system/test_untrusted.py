@@ -17,11 +17,10 @@ from gptmini.system.untrusted import (
     check_plain_folder,
     read_json,
     read_pickle,
-    read_safetensors,
-    read_tensors,
     read_text,
     read_yaml,
 )
+from gptmini.system.untrusted_tensors import read_safetensors, read_tensors
 
 TENSORS = {"weight": torch.arange(15.0).view(3, 5), "counts": torch.tensor([4, 9])}
 
