@@ -6,16 +6,17 @@ from datetime import timedelta
 from torch.distributed import HashStore
 
 from gptmini.system.world import World
-from gptmini.training.devices import ranks
+from gptmini.training.devices import rendezvous
+from gptmini.training.devices.ranks import Ranks
 
 
 def test_a_rank_leaves_without_a_first_rank_that_does_not_come(monkeypatch):
     store = HashStore()
-    monkeypatch.setattr(ranks, "_open_store", lambda world: store)
-    monkeypatch.setattr(ranks, "ANSWER", timedelta(seconds=0.3))
+    monkeypatch.setattr(rendezvous, "open_store", lambda world: store)
+    monkeypatch.setattr(rendezvous, "ANSWER", timedelta(seconds=0.3))
 
     def leave():
-        with ranks.Ranks(World(launcher="torchrun", rank=1, local_rank=1, size=2, devices=2)):
+        with Ranks(World(launcher="torchrun", rank=1, local_rank=1, size=2, devices=2)):
             pass
 
     leaving = threading.Thread(target=leave, daemon=True)
