@@ -135,7 +135,7 @@ def at_least_one(text: str) -> int:
 
 def with_escapes(text: str) -> str:
     """Return a text with escapes such as \\n replaced."""
-    from gptmini.data.reading.escapes import unescaped  # this package imports pydantic
+    from gptmini.console.escapes import unescaped  # this package imports pydantic
 
     return unescaped(text)
 

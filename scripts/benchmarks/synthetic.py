@@ -4,8 +4,8 @@ from pathlib import Path
 
 import numpy as np
 
+from gptmini.data.prepared.checksums import block_checksums
 from gptmini.data.prepared.meta import FORMAT, write_meta
-from gptmini.data.prepared.stored_file import block_checksums
 from gptmini.tokenizer import Tokenizer
 
 DOCUMENT = 1000  # tokens per document

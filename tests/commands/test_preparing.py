@@ -55,7 +55,7 @@ def test_what_gptmini_has_written_among_the_texts_of_a_folder_is_not_read(
 
 
 def test_verify_reads_a_prepared_folder_whole(script, prepared, tmp_path, monkeypatch):
-    monkeypatch.setattr("gptmini.data.prepared.stored_file.BLOCK", 1024)
+    monkeypatch.setattr("gptmini.data.prepared.checksums.BLOCK", 1024)
     assert script("prepare", *prepared).code == 0
     sound = script("prepare", *prepared, "verify=true")
     assert ", prepared before, all checksums match\n" in sound.out

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data.parts import whole
-from gptmini.data.reading import opening, pieces
-from gptmini.data.reading.pieces import Piece, in_pieces
+from gptmini.data.reading import cutting, opening
+from gptmini.data.reading.cutting import Piece, in_pieces
 from gptmini.data.reading.readers import Reader
 from gptmini.system.errors import UserError
 from gptmini.tokenizer import SPLIT_PATTERN, BytePairTokenizer
@@ -43,7 +43,7 @@ def skipping(file, **how):
 @pytest.fixture
 def small(monkeypatch):
     """Pieces of eight characters, read in blocks of seven bytes."""
-    monkeypatch.setattr(pieces, "PIECE", 8)
+    monkeypatch.setattr(cutting, "PIECE", 8)
     monkeypatch.setattr(opening, "BLOCK", 7)
 
 
@@ -146,7 +146,7 @@ def test_encoding_pieces_gives_the_ids_of_the_whole_text(text):
 
 @pytest.mark.usefixtures("small")
 def test_a_run_without_white_space_is_refused_by_the_name_of_its_file(tmp_path, monkeypatch):
-    monkeypatch.setattr(pieces, "LONGEST_RUN", 50)
+    monkeypatch.setattr(cutting, "LONGEST_RUN", 50)
     (tmp_path / "a.txt").write_text("a " + 70 * "x")
     with pytest.raises(UserError, match=r"a\.txt .* 50 characters .* starts with ' ?x"):
         documents(tmp_path / "a.txt")

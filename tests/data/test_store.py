@@ -157,7 +157,7 @@ def test_ids_that_changed_since_they_were_prepared_are_noticed_where_they_are_re
 
 @pytest.mark.parametrize("n", [1024, 5000])
 def test_each_block_has_its_checksum_and_verify_compares_all(tmp_path, monkeypatch, n):
-    monkeypatch.setattr("gptmini.data.prepared.stored_file.BLOCK", 1024)
+    monkeypatch.setattr("gptmini.data.prepared.checksums.BLOCK", 1024)
     texts = [chr(97 + i % 26) * (i % 7) for i in range(n)]
     store, _ = prepare(Documents(texts, ["held out"]), tokenizer.byte, tmp_path)
     for name, key in (("train.bin", "crc32"), ("train.index", "index_crc32")):

@@ -13,7 +13,7 @@ from tokenizers import processors
 from gptmini.data import TextCorpus, TokenFiles, prepare
 from gptmini.data.prepared import tasks
 from gptmini.data.prepared.inspect import inspect_split
-from gptmini.data.reading import pieces
+from gptmini.data.reading import cutting
 from gptmini.evaluation.measured import TrainedModel, measure
 from gptmini.evaluation.texts import PreparedText, TextFiles
 from gptmini.generation.text import prompt_ids
@@ -193,7 +193,7 @@ def in_documents(store, split):
 def test_a_document_in_parts_that_is_cut_for_validation_begins_once_in_both_splits(
     folders, tmp_path, monkeypatch, most_parts
 ):
-    monkeypatch.setattr(pieces, "PIECE", 100)
+    monkeypatch.setattr(cutting, "PIECE", 100)
     monkeypatch.setattr(tasks, "MOST_PARTS", most_parts)
     tokenizer = read(folders["adds <s>"])
     (tmp_path / "one.txt").write_text((WORDS + "\n") * 40)

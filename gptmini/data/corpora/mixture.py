@@ -14,8 +14,8 @@ from pydantic import Field, validate_call, with_config
 from typing_extensions import TypedDict
 
 from gptmini.console.progress import Watcher
-from gptmini.data.corpora.corpus import Corpus, DigestOf, Document, HeldOut
 from gptmini.data.corpora.text_corpus import TextCorpus
+from gptmini.data.corpus import Corpus, DigestOf, Document, HeldOut
 from gptmini.data.prepared.meta import SPLITS, digest_of_json
 from gptmini.data.prepared.preparation import Preparation, prepare
 from gptmini.data.prepared.splits import SplitDocuments, build_from

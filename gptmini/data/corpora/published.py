@@ -6,9 +6,9 @@ from pathlib import Path
 
 from pydantic import validate_call
 
-from gptmini.data.corpora.corpus import Corpus, DigestOf, Document, HeldOut
+from gptmini.data.corpus import Corpus, DigestOf, Document, HeldOut
+from gptmini.data.reading.cutting import Piece, in_pieces
 from gptmini.data.reading.opening import decoded, opened
-from gptmini.data.reading.pieces import Piece, in_pieces
 from gptmini.settings import STRICT, FileName
 from gptmini.system.errors import UserError
 from gptmini.system.files import replacing

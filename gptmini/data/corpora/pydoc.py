@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pydantic import validate_call
 
-from gptmini.data.corpora.corpus import Corpus, DigestOf, Document, HeldOut, split_of
+from gptmini.data.corpus import Corpus, DigestOf, Document, HeldOut, split_of
 from gptmini.settings import STRICT
 from gptmini.system.errors import UserError
 

@@ -6,9 +6,10 @@ from typing import Any
 
 from pydantic import validate_call
 
-from gptmini.data.corpora.corpus import Corpus, DigestOf, Document, HeldOut
+from gptmini.console.escapes import unescaped
+from gptmini.data.corpus import Corpus, DigestOf, Document, HeldOut
 from gptmini.data.reading.chat_formats import CHAT_VERSION
-from gptmini.data.reading.escapes import unescaped
+from gptmini.data.reading.cutting import Piece
 from gptmini.data.reading.opening import Encoding, format_of, opened
 from gptmini.data.reading.paths import (
     Paths,
@@ -18,7 +19,6 @@ from gptmini.data.reading.paths import (
     note_about,
     short_name,
 )
-from gptmini.data.reading.pieces import Piece
 from gptmini.data.reading.readers import (
     DELIMITERS,
     FieldName,

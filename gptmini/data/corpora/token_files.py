@@ -16,8 +16,8 @@ import numpy as np
 from pydantic import validate_call
 
 from gptmini.console.progress import Progress, Watcher
-from gptmini.data.corpora.corpus import Corpus, DigestOf, Document, HeldOut
-from gptmini.data.prepared.chats import nothing_in
+from gptmini.data.corpus import Corpus, DigestOf, Document, HeldOut
+from gptmini.data.prepared.chat_tokens import nothing_in
 from gptmini.data.prepared.meta import SPLITS
 from gptmini.data.prepared.preparation import Preparation
 from gptmini.data.reading.paths import STANDARD_INPUT, Paths, find_files, hold_out

@@ -14,8 +14,8 @@ from functools import partial
 from pathlib import Path
 from threading import Event
 
-from gptmini.data.corpora.corpus import Corpus
-from gptmini.data.prepared.chats import join_chats, nothing_in
+from gptmini.data.corpus import Corpus
+from gptmini.data.prepared.chat_tokens import join_chats, nothing_in
 from gptmini.data.prepared.digests import Digests
 from gptmini.data.prepared.meta import FORMAT, SPLITS, digest_of_json, read_meta, remedy, write_meta
 from gptmini.data.prepared.splits import (

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
 
 from gptmini.console.progress import Progress, Watcher
-from gptmini.data.corpora.corpus import Corpus, Document, split_of
+from gptmini.data.corpus import Corpus, Document, split_of
 from gptmini.data.reading.chat_formats import parse_chat
 from gptmini.system.errors import UserError
 from gptmini.tokenizer import Tokenizer, plain_text

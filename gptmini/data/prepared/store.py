@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from gptmini.data.prepared.checksums import StoredFile
 from gptmini.data.prepared.ids import Ids, Shards, without_marks
 from gptmini.data.prepared.meta import SPLITS, read_meta, remedy
-from gptmini.data.prepared.stored_file import StoredFile
 from gptmini.system.errors import UserError
 from gptmini.system.files import allow_open_files
 from gptmini.tokenizer import Tokenizer, from_dict

@@ -11,12 +11,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gptmini.data.corpora.corpus import Corpus, Document
-from gptmini.data.prepared.chats import ChatReport, encode_chats
+from gptmini.data.corpus import Corpus, Document
+from gptmini.data.prepared.chat_tokens import ChatReport, encode_chats
+from gptmini.data.prepared.checksums import block_checksums
 from gptmini.data.prepared.ids import without_marks
 from gptmini.data.prepared.meta import SPLITS
 from gptmini.data.prepared.splits import n_bytes_of
-from gptmini.data.prepared.stored_file import block_checksums
 from gptmini.system.files import flush_file, replacing
 from gptmini.tokenizer import Tokenizer, document_prefix
 

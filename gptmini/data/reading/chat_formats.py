@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
-from gptmini.data.reading.pieces import PIECE
+from gptmini.data.reading.cutting import PIECE
 
 CHAT_FIELD = "messages"  # the field that contains the chat, unless data.field is set
 SHOWN = 60  # number of characters of a value that an error message shows

@@ -14,6 +14,7 @@ from gptmini.data.reading.chat_formats import (
     document_of,
     format_of_chat,
 )
+from gptmini.data.reading.cutting import Piece, in_pieces
 from gptmini.data.reading.opening import (
     LONGEST_LINE,
     Lines,
@@ -23,7 +24,6 @@ from gptmini.data.reading.opening import (
     import_pyarrow,
     opened,
 )
-from gptmini.data.reading.pieces import Piece, in_pieces
 from gptmini.data.reading.skipped import Skipped
 from gptmini.system.errors import UserError
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gptmini.data.corpora.corpus import Corpus, Document
+from gptmini.data.corpus import Corpus, Document
 from gptmini.data.prepared.ids import without_marks
 from gptmini.data.reading.chat_formats import parse_chat
 from gptmini.data.reading.skipped import Skipped
