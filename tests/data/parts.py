@@ -4,7 +4,7 @@ import hashlib
 
 
 def whole(parts):
-    """Join pieces of a file or parts of a corpus to the texts of documents. The last piece must end its document."""
+    """Join parts of documents to the texts of documents. The last part must end its document."""
     texts = [""]
     for part in parts:
         texts[-1] += part.text

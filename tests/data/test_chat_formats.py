@@ -96,7 +96,7 @@ def test_chats_that_are_read_as_text_lead_to_the_template(tmp_path, name):
     path = tmp_path / "chats.jsonl"
     path.write_text(json.dumps(RECORDS[name]))
     with pytest.raises(UserError, match=r"chats\..*data\.template=chat"):
-        list(Reader(field="text").pieces(path))
+        list(Reader(field="text").read(path))
 
 
 @pytest.mark.parametrize("name", RECORDS)
@@ -148,10 +148,10 @@ def test_a_bad_chat_is_named_by_its_line_and_may_be_skipped(tmp_path):
     path.write_text("\n".join(lines))
 
     with pytest.raises(UserError, match=rf"chats.jsonl, line {len(lines)}.*message 1"):
-        list(Reader(field="messages", template="chat").pieces(path))
+        list(Reader(field="messages", template="chat").read(path))
     reader = Reader(field="messages", template="chat", on_error="skip")
-    pieces = list(reader.pieces(path))
-    assert [json.loads(piece.text) for piece in pieces] == [CHAT] * len(RECORDS)
+    parts = list(reader.read(path))
+    assert [json.loads(part.text) for part in parts] == [CHAT] * len(RECORDS)
     assert reader.skipped.n == 1
 
 
@@ -160,5 +160,5 @@ def test_a_bad_chat_is_named_by_its_line_and_may_be_skipped(tmp_path):
 def test_parquet_has_the_same_formats(name, tmp_path):
     path = tmp_path / "chats.parquet"
     parquet.write_table(pa.Table.from_pylist([RECORDS[name] | {"source": "a"}]), path)
-    (piece,) = Reader(field="messages", template="chat").pieces(path)
-    assert json.loads(piece.text) == CHAT
+    (part,) = Reader(field="messages", template="chat").read(path)
+    assert json.loads(part.text) == CHAT

@@ -48,16 +48,16 @@ def fake_library(tmp_path):
     """A corpus over a standard library of a few files."""
     files = {
         "pydoc_data/topics.py": TOPICS,
-        "pydoc_data/__init__.py": "'Skipped, beside the topics.'",
+        "pydoc_data/__init__.py": "'SkippedRecords, beside the topics.'",
         "json/__init__.py": "'Package text.'",
         "json/tool.py": MODULE,
         "ast.py": "'Ast text, before json.'",
         "zipfile.py": b"# coding: latin-1\n'\xe9t\xe9'",
-        "not_in_the_library.py": "'Skipped, another name.'",
-        "site-packages/ast.py": "'Skipped, installed.'",
-        "json/tests/test_json.py": "'Skipped, a test.'",
-        "test/support.py": "'Skipped, a test.'",
-        "csv.txt": "Skipped, no module.",
+        "not_in_the_library.py": "'SkippedRecords, another name.'",
+        "site-packages/ast.py": "'SkippedRecords, installed.'",
+        "json/tests/test_json.py": "'SkippedRecords, a test.'",
+        "test/support.py": "'SkippedRecords, a test.'",
+        "csv.txt": "SkippedRecords, no module.",
     }
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(exist_ok=True, parents=True)

@@ -1,4 +1,4 @@
-"""The documents of files of every format, compared with the libraries that wrote them, and the size of pieces."""
+"""The documents of files of every format, compared with the libraries that wrote them, and the size of parts."""
 
 import bz2
 import csv
@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from data.parts import whole
 from gptmini.data.reading import cutting, opening
-from gptmini.data.reading.cutting import Piece, in_pieces
+from gptmini.data.reading.cutting import in_parts
 from gptmini.data.reading.readers import Reader
 from gptmini.system.errors import UserError
-from gptmini.tokenizer import SPLIT_PATTERN, BytePairTokenizer
+from gptmini.tokenizer import SPLIT_PATTERN, BytePairTokenizer, Document
 
 pyarrow = pytest.importorskip("pyarrow", reason="pip install -e '.[data]'")
 from pyarrow import csv as arrow_csv  # noqa: E402
@@ -29,21 +29,21 @@ TEXTS = ["A text.", 'He said "no", twice.', "tab\tand, comma", "two\nlines\r\n",
 
 def documents(file, **how):
     """Return the documents of a file."""
-    return whole(Reader(**how).pieces(file))
+    return whole(Reader(**how).read(file))
 
 
 def skipping(file, **how):
     """Return the documents of a file without its bad records, and the messages about them."""
     reader = Reader(on_error="skip", **how)
-    texts = whole(reader.pieces(file))
+    texts = whole(reader.read(file))
     assert reader.skipped.n == len(reader.skipped.problems)
     return texts, reader.skipped.problems
 
 
 @pytest.fixture
 def small(monkeypatch):
-    """Pieces of eight characters, read in blocks of seven bytes."""
-    monkeypatch.setattr(cutting, "PIECE", 8)
+    """Parts of eight characters, read in blocks of seven bytes."""
+    monkeypatch.setattr(cutting, "PART", 8)
     monkeypatch.setattr(opening, "BLOCK", 7)
 
 
@@ -137,10 +137,10 @@ CHARACTERS = "ab1.' \n\r\t\u00a0\u2003\x1c\u0301字"
 
 @pytest.mark.usefixtures("small")
 @given(text=st.lists(st.sampled_from([*CHARACTERS, " " * 10, "\n" * 9, "b" * 9])).map("".join))
-def test_encoding_pieces_gives_the_ids_of_the_whole_text(text):
-    parts = [*(Piece(character, ends=False) for character in text), Piece("", ends=True)]
-    cut = list(in_pieces(iter(parts), Path("a.txt")))
-    ids = [token for piece in cut for token in BPE.encode(piece.text)]
+def test_encoding_parts_gives_the_ids_of_the_whole_text(text):
+    parts = [*(Document(None, character, ends=False) for character in text), Document(None, "")]
+    cut = list(in_parts(iter(parts), Path("a.txt")))
+    ids = [token for part in cut for token in BPE.encode(part.text)]
     assert ids == BPE.encode(text)
 
 

@@ -193,7 +193,7 @@ def in_documents(store, split):
 def test_a_document_in_parts_that_is_cut_for_validation_begins_once_in_both_splits(
     folders, tmp_path, monkeypatch, most_parts
 ):
-    monkeypatch.setattr(cutting, "PIECE", 100)
+    monkeypatch.setattr(cutting, "PART", 100)
     monkeypatch.setattr(tasks, "MOST_PARTS", most_parts)
     tokenizer = read(folders["adds <s>"])
     (tmp_path / "one.txt").write_text((WORDS + "\n") * 40)

@@ -7,8 +7,8 @@ from pathlib import Path
 from pydantic import validate_call
 
 from gptmini.data.corpus import Corpus, DigestOf, Document, HeldOut
-from gptmini.data.reading.cutting import Piece, in_pieces
-from gptmini.data.reading.opening import decoded, opened
+from gptmini.data.reading.cutting import in_parts
+from gptmini.data.reading.opening import decoded, open_text
 from gptmini.settings import STRICT, FileName
 from gptmini.system.errors import UserError
 from gptmini.system.files import replacing
@@ -69,12 +69,11 @@ class PublishedText(Corpus):
 
     def documents(self) -> Iterator[Document]:
         """Yield the training text and the held-out text, each in parts of bounded size."""
-        with opened(self.file, "utf-8") as bytes_of_text:
-            text = "".join(decoded(bytes_of_text, self.file))
+        with open_text(self.file, "utf-8") as file:
+            text = "".join(decoded(file))
         boundary = int(len(text) * (1 - self.held_out))
-        for split, part in (("train", text[:boundary]), ("val", text[boundary:])):
-            for piece in in_pieces(iter([Piece(part, ends=True)]), self.file):
-                yield Document(split, piece.text, piece.ends)
+        splits = [Document("train", text[:boundary]), Document("val", text[boundary:])]
+        yield from in_parts(splits, self.file)
 
 
 def download(url: str) -> bytes:

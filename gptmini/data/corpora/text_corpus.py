@@ -9,8 +9,7 @@ from pydantic import validate_call
 from gptmini.console.escapes import unescaped
 from gptmini.data.corpus import Corpus, DigestOf, Document, HeldOut
 from gptmini.data.reading.chat_formats import CHAT_VERSION
-from gptmini.data.reading.cutting import Piece
-from gptmini.data.reading.opening import Encoding, format_of, opened
+from gptmini.data.reading.opening import Encoding, format_of, open_text
 from gptmini.data.reading.paths import (
     Paths,
     find_files,
@@ -143,11 +142,11 @@ class TextCorpus(Corpus):
         if self.val_fraction is None or not is_one_document:
             return None
 
-        with opened(file, self._reader.encoding) as text:
+        with open_text(file, self._reader.encoding) as text:
             is_text_on_disk = text.is_utf8 and not packing
             n_bytes = file.stat().st_size - text.offset
         if not is_text_on_disk:
-            n_bytes = sum(len(piece.text.encode()) for piece in self._new_reader().pieces(file))
+            n_bytes = sum(len(part.text.encode()) for part in self._new_reader().read(file))
         return int(n_bytes * (1 - self.val_fraction))
 
     def share_read(self) -> float:
@@ -195,10 +194,10 @@ class TextCorpus(Corpus):
     def _documents(self, split: str | None, files: list[Path]) -> Iterator[Document]:
         n_empty = 0
         for file in files:
-            piece: Piece | None = None
-            for piece in self._reader.pieces(file):
-                yield Document(split, piece.text, piece.ends, piece.where)
-            if piece is None:
+            part: Document | None = None
+            for part in self._reader.read(file):
+                yield part if split is None else part._replace(split=split)
+            if part is None:
                 self._empty.append(file)
                 n_empty += 1
 

@@ -12,7 +12,7 @@ import numpy as np
 from gptmini.data.corpus import Corpus, Document
 from gptmini.data.prepared.ids import without_marks
 from gptmini.data.reading.chat_formats import parse_chat
-from gptmini.data.reading.skipped import Skipped
+from gptmini.data.reading.skipped import SkippedRecords
 from gptmini.system.errors import UserError
 from gptmini.tokenizer import RefusedChatError, Tokenizer, chat_encoder_of
 
@@ -26,7 +26,9 @@ MOST_ROLES = 20  # number of roles that a message shows
 class ChatReport:
     """A report on the chats of one task or of all tasks. The report of a task is stored with the ids of the task."""
 
-    refused: Skipped = field(default_factory=Skipped)  # chats that the template rejects
+    refused: SkippedRecords = field(
+        default_factory=SkippedRecords
+    )  # chats that the template rejects
     n_without: int = 0  # number of chats without any token that the loss counts
     roles: list[str] = field(default_factory=list)  # the first MOST_ROLES roles, sorted
     ignores_tools: bool = False  # whether chats have tools, which the template does not use

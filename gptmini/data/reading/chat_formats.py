@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
-from gptmini.data.reading.cutting import PIECE
+from gptmini.data.reading.cutting import PART
 
 CHAT_FIELD = "messages"  # the field that contains the chat, unless data.field is set
 SHOWN = 60  # number of characters of a value that an error message shows
@@ -77,7 +77,7 @@ def format_of_chat(record: dict[str, Any]) -> tuple[str, ...] | None:
 def document_of(record: Any, field: str) -> tuple[str, set[str]]:
     """Return the messages of a record in JSON, with its tools if it has any, and the known fields that are not used.
 
-    Raises ChatFormatError if the record does not contain a chat, or if the chat is longer than a piece.
+    Raises ChatFormatError if the record does not contain a chat, or if the chat is longer than a part.
     """
     messages = messages_of(record, None if field == CHAT_FIELD else field)
     tools = _list_in(record.get("tools") or [], "the field 'tools'")
@@ -88,8 +88,8 @@ def document_of(record: Any, field: str) -> tuple[str, set[str]]:
         text = json.dumps(chat, ensure_ascii=False)
     except TypeError as error:  # a value that JSON does not support, such as a date in Parquet
         raise ChatFormatError(f"messages must contain only JSON values: {error}") from None
-    if len(text) > PIECE:
-        raise ChatFormatError(f"a chat must have at most {PIECE:,} characters, got {len(text):,}")
+    if len(text) > PART:
+        raise ChatFormatError(f"a chat must have at most {PART:,} characters, got {len(text):,}")
 
     unused = {name for name in UNUSED if record.get(name) not in (None, "", [], True)}
     if format_of_chat(record) == ALPACA:

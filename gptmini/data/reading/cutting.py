@@ -1,15 +1,15 @@
-"""Cut documents into pieces of bounded size, so that a document does not have to fit into memory."""
+"""Cut documents into parts of bounded size, so that a document does not have to fit into memory."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 from gptmini.system.errors import UserError
+from gptmini.tokenizer import Document
 
-# Number of characters of a piece. The last piece of a document may be shorter. A piece is longer if the text does not
+# Number of characters of a part. The last part of a document may be shorter. A part is longer if the text does not
 # contain white space.
-PIECE = 2**20
+PART = 2**20
 # Length of the longest run of characters without a place to cut. A longer run is an error, because a run must fit into
 # memory.
 LONGEST_RUN = 2**24
@@ -20,55 +20,50 @@ CUT = re.compile(r"[ \t-\r](?<=\S[ \t-\r])")
 LAST_CUT = re.compile(r"(?s:.*)\S(?=[ \t-\r])")  # matches up to the last place to cut
 
 
-class Piece(NamedTuple):
-    """A part of a document. All pieces of a document, joined in order, are the text of the document."""
+def in_parts(blocks: Iterable[Document], file: Path) -> Iterator[Document]:
+    """Join blocks of documents, and cut the documents into parts. The sizes of the blocks do not change the parts.
 
-    text: str
-    ends: bool  # whether this is the last piece of its document
-    where: str = ""  # the file and the line (or row) of a chat; messages show this place
-
-
-def in_pieces(parts: Iterator[Piece], file: Path) -> Iterator[Piece]:
-    """Join parts of documents and cut them into pieces. The sizes of the parts do not change the pieces.
+    Each part ends before white space that follows a word, except the last part of a document. In gptmini's tokenizers,
+    a token never crosses a cut at this place. Empty documents are skipped.
 
     Raises UserError, which names the file, if a run of characters without a place to cut is too long.
     """
-    pending = ""  # text of the current document that is not yet in a piece
+    pending = ""  # text of the current document that is not yet in a part
     # The first `searched` characters of pending have no place to cut. The number is 0 if this is unknown.
     searched = 0
-    for text, ends, where in parts:
-        pending += text
+    for block in blocks:
+        pending += block.text
         start = 0
-        while len(pending) - start > PIECE:
+        while len(pending) - start > PART:
             cut = _place_to_cut(pending, start, searched)
             if cut is None:
                 break
-            yield Piece(pending[start:cut], ends=False)
+            yield Document(block.split, pending[start:cut], ends=False)
             start = cut
             searched = 0
         pending = pending[start:]
-        searched = len(pending) if len(pending) > PIECE else 0
+        searched = len(pending) if len(pending) > PART else 0
 
-        if len(pending) > PIECE + LONGEST_RUN:
+        if len(pending) > PART + LONGEST_RUN:
             raise UserError(
                 f"{file} has a run of more than {LONGEST_RUN:,} characters without white space; "
                 f"add white space to this run, which starts with {pending[:20]!r}"
             )
-        if ends:
+        if block.ends:
             if pending:
-                yield Piece(pending, ends=True, where=where)
+                yield block._replace(text=pending)
             pending = ""
             searched = 0
 
 
 def _place_to_cut(text: str, start: int, searched: int) -> int | None:
-    """Return the last place to cut within the first PIECE characters, or otherwise the next place after them.
+    """Return the last place to cut within the first PART characters, or otherwise the next place after them.
 
     The first `searched` characters have no place to cut. These characters are not searched a second time.
     """
     if not searched:
-        last = LAST_CUT.match(text, start, start + PIECE + 1)
+        last = LAST_CUT.match(text, start, start + PART + 1)
         if last is not None:
             return last.end()
-    found = CUT.search(text, max(start + PIECE, searched))
-    return None if found is None else found.start()
+    following = CUT.search(text, max(start + PART, searched))
+    return None if following is None else following.start()

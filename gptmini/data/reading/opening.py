@@ -80,11 +80,12 @@ def ending_of(file: Path) -> str:
     return Path(file.stem).suffix.lower() if ending in PACKED else ending
 
 
-class Opened(NamedTuple):
+class TextFile(NamedTuple):
     """A text file that is open for reading, positioned after its byte order mark."""
 
-    stream: "io.BufferedReader[Any]"  # the decompressed bytes
-    raw: Any  # the file on disk; raw.tell() returns the number of bytes read from this file
+    path: Path
+    content: "io.BufferedReader[Any]"  # the decompressed bytes
+    on_disk: Any  # the file on disk; on_disk.tell() returns the number of bytes read from this file
     encoding: str
     offset: int  # length of the byte order mark in bytes; 0 if the file has no mark
 
@@ -95,39 +96,39 @@ class Opened(NamedTuple):
 
 
 @contextmanager
-def opened(file: Path, encoding: str) -> Iterator[Opened]:
+def open_text(path: Path, encoding: str) -> Iterator[TextFile]:
     """Open a file as text in an encoding. A byte order mark in the file overrides the encoding.
 
     Raises UserError if a compressed file is damaged, or if Zstandard requires pyarrow.
     """
-    packing = format_of(file).packing
+    packing = format_of(path).packing
     # pyarrow reads its own file objects faster than Python's file objects.
-    raw = import_pyarrow(file).OSFile(str(file)) if packing == ".zst" else file.open("rb")
+    on_disk = import_pyarrow(path).OSFile(str(path)) if packing == ".zst" else path.open("rb")
 
     try:
-        with raw, _unpacked(raw, packing) as unpacked:
-            stream = io.BufferedReader(cast(io.RawIOBase, unpacked), buffer_size=BLOCK)
-            start = stream.peek(4)
+        with on_disk, _decompressed(on_disk, packing) as decompressed:
+            content = io.BufferedReader(cast(io.RawIOBase, decompressed), buffer_size=BLOCK)
+            start = content.peek(4)
             mark = next((mark for mark in MARKS if start.startswith(mark)), b"")
-            stream.read(len(mark))
-            yield Opened(stream, raw, MARKS.get(mark, encoding), len(mark))
+            content.read(len(mark))
+            yield TextFile(path, content, on_disk, MARKS.get(mark, encoding), len(mark))
     except (EOFError, zlib.error, lzma.LZMAError, OSError) as error:
-        # An OSError of the operating system has an errno. An OSError of the libraries has none.
+        # Only an OSError of the operating system has an errno. A library raises it without one for damaged bytes.
         if getattr(error, "errno", None) is not None:
             raise
         raise UserError(
-            f"cannot decompress {file}: the {packing} file is truncated or damaged ({error})"
+            f"cannot decompress {path}: the {packing} file is truncated or damaged ({error})"
         ) from None
 
 
-def _unpacked(raw: BinaryIO, packing: str) -> BinaryIO:
+def _decompressed(on_disk: BinaryIO, packing: str) -> BinaryIO:
     if packing in UNPACKERS:
-        return UNPACKERS[packing](raw, "rb")
+        return UNPACKERS[packing](on_disk, "rb")
     if packing == ".zst":
         import pyarrow
 
-        return pyarrow.CompressedInputStream(raw, "zstd")
-    return raw
+        return pyarrow.CompressedInputStream(on_disk, "zstd")
+    return on_disk
 
 
 def import_pyarrow(file: Path) -> ModuleType:
@@ -141,20 +142,20 @@ def import_pyarrow(file: Path) -> ModuleType:
     return pyarrow
 
 
-def decoded(text: Opened, file: Path) -> Iterator[str]:
-    """Decode an open file block by block.
+def decoded(file: TextFile) -> Iterator[str]:
+    """Decode a file block by block.
 
     Raises UserError for bytes that are not valid in the encoding, and for a zero byte in UTF-8, because the file is
     probably UTF-16.
     """
-    decoder = codecs.getincrementaldecoder(text.encoding)()
-    offset = text.offset  # position of the block in the file
+    decoder = codecs.getincrementaldecoder(file.encoding)()
+    offset = file.offset  # position of the block in the file
     line = 1  # number of the line in which the block starts
 
     while True:
-        block = text.stream.read(BLOCK)
+        block = file.content.read(BLOCK)
         try:
-            if text.is_utf8 and 0 in block:
+            if file.is_utf8 and 0 in block:
                 place = block.index(0)
                 raise UnicodeDecodeError("utf-8", block, place, place + 1, "zero byte")
             characters = decoder.decode(block, final=not block)
@@ -162,11 +163,11 @@ def decoded(text: Opened, file: Path) -> Iterator[str]:
             # error.object is the block. If a character started in the previous block, error.object starts with the
             # bytes of this character from the previous block.
             start = offset + len(block) - len(error.object) + error.start
-            before = error.object[: error.start].decode(text.encoding, errors="replace")
+            before = error.object[: error.start].decode(file.encoding, errors="replace")
             number = line + before.count("\n")
             raise UserError(
-                f"{file} is not valid {text.encoding.upper()}, got byte 0x{error.object[error.start]:02x} at offset "
-                f"{start:,} (line {number:,})",
+                f"{file.path} is not valid {file.encoding.upper()}, got byte "
+                f"0x{error.object[error.start]:02x} at offset {start:,} (line {number:,})",
                 for_training=ENCODING_REMEDY,
             ) from None
 
@@ -184,20 +185,20 @@ class Lines:
     An invalid byte becomes half of a surrogate pair, so that only the record with this byte is unreadable.
     """
 
-    def __init__(self, text: Opened, file: Path, *, newline: str) -> None:
+    def __init__(self, file: TextFile, *, newline: str) -> None:
         """Read the lines of a file.
 
         With newline="\\n", a line ends with \\n. With newline="", a line may end with \\r too.
         """
         self._wrapper = io.TextIOWrapper(
-            text.stream,
-            encoding=text.encoding,
+            file.content,
+            encoding=file.encoding,
             errors="surrogateescape",
             newline=newline,
         )
-        self._file = file
+        self._path = file.path
         self._number = 1  # number of the next line
-        self._offset = text.offset  # position of the next line in the decompressed file
+        self._offset = file.offset  # position of the next line in the decompressed file
         self._first = 1  # number of the current record's first line
         self._length = 0  # characters of the current record read so far
 
@@ -212,7 +213,7 @@ class Lines:
         return f" to line {self._number - 1:,}" if self._number - 1 > self._first else ""
 
     def _place(self) -> str:
-        return f"{self._file}, line {self._number:,} (byte {self._offset:,})"
+        return f"{self._path}, line {self._number:,} (byte {self._offset:,})"
 
     def __iter__(self) -> "Lines":
         """Return self."""

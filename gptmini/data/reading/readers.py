@@ -14,18 +14,19 @@ from gptmini.data.reading.chat_formats import (
     document_of,
     format_of_chat,
 )
-from gptmini.data.reading.cutting import Piece, in_pieces
+from gptmini.data.reading.cutting import in_parts
 from gptmini.data.reading.opening import (
     LONGEST_LINE,
     Lines,
-    Opened,
+    TextFile,
     decoded,
     format_of,
     import_pyarrow,
-    opened,
+    open_text,
 )
-from gptmini.data.reading.skipped import Skipped
+from gptmini.data.reading.skipped import SkippedRecords
 from gptmini.system.errors import UserError
+from gptmini.tokenizer import Document
 
 ROWS = 256  # rows of a Parquet file that are read at a time
 FIELDS_SHOWN = 12  # number of field names that an error shows
@@ -71,8 +72,8 @@ class Reader:
             separator: text between the documents of a plain text file; None if a file is one document.
             encoding: the name that Python uses for the encoding. A byte order mark in a file overrides it.
             on_error: "fail", or "skip" to skip unreadable records.
-            template: "chat" if the records contain chats. Each chat becomes one document of one piece, which contains
-                the messages in JSON.
+            template: "chat" if the records contain chats. Each chat becomes a document in one part, which
+                contains the messages in JSON.
             quote: whether quotation marks around a value of CSV or TSV are not part of the value. None: True for CSV.
         """
         self.template = template
@@ -84,68 +85,65 @@ class Reader:
 
         self.position = 0  # bytes of the current file on disk that have been read
         self.n_separators = 0  # number of separators that were found in plain text
-        self.skipped = Skipped()
+        self.skipped = SkippedRecords()
         # Place of the first row with a value whose lines look like rows of the table.
         self.merged = ""
         self.unused: set[str] = set()  # names of fields of chats that are known, but not used
 
-    def pieces(self, file: Path) -> Iterator[Piece]:
-        """Yield the documents of a file in order, in pieces. Empty documents are skipped.
-
-        Each piece ends before white space that follows a word, except the last piece of a document. In gptmini's
-        tokenizers, a token never crosses a cut at this place.
+    def read(self, path: Path) -> Iterator[Document]:
+        """Yield the documents of a file in order, as the parts of in_parts. The documents have no split.
 
         Raises UserError if the file is damaged, has a different encoding, or does not have the field. Raises UserError
         if a record cannot be read, or if pyarrow is required but not installed.
         """
         self.position = 0
-        kind, packing = format_of(file)
+        kind, packing = format_of(path)
         if kind == "parquet":
             if packing:
                 raise UserError(
-                    f"Parquet files must not be compressed, got {file}; decompress the file first"
+                    f"Parquet files must not be compressed, got {path}; decompress the file first"
                 )
-            yield from in_pieces(self._parquet_texts(file), file)
+            yield from in_parts(self._parquet_texts(path), path)
             return
 
         if self.template and kind != "jsonl":
             raise UserError(
-                f"data.template=chat requires JSON lines or Parquet, got the format '{kind}' of {file}"
+                f"data.template=chat requires JSON lines or Parquet, got the format '{kind}' of {path}"
             )
-        with opened(file, self.encoding) as text:
+        with open_text(path, self.encoding) as file:
             if kind == "text":
-                parts = self._separated(decoded(text, file))
+                blocks = self._separated(decoded(file))
             elif kind == "jsonl":
-                parts = self._json_texts(text, file)
+                blocks = self._json_texts(file)
             else:
-                parts = self._table_texts(text, file, kind)
+                blocks = self._table_texts(file, kind)
 
-            for piece in in_pieces(parts, file):
-                if not text.raw.closed:  # Python closes the file after the last line of records
-                    self.position = text.raw.tell()
-                yield piece
+            for part in in_parts(blocks, path):
+                if not file.on_disk.closed:  # Python closes the file after the last line of records
+                    self.position = file.on_disk.tell()
+                yield part
 
-    def _separated(self, blocks: Iterator[str]) -> Iterator[Piece]:
+    def _separated(self, blocks: Iterator[str]) -> Iterator[Document]:
         separator = self.separator
         rest = ""
         for block in blocks:
             if separator is None:
-                yield Piece(block, ends=False)
+                yield Document(None, block, ends=False)
                 continue
 
             *documents, rest = (rest + block).split(separator)
             self.n_separators += len(documents)
             for text in documents:
-                yield Piece(text, ends=True)
+                yield Document(None, text)
 
             # A separator may start at the end of the block.
-            kept = max(0, len(rest) - len(separator) + 1)
-            yield Piece(rest[:kept], ends=False)
-            rest = rest[kept:]
-        yield Piece(rest, ends=True)
+            n_complete = max(0, len(rest) - len(separator) + 1)
+            yield Document(None, rest[:n_complete], ends=False)
+            rest = rest[n_complete:]
+        yield Document(None, rest)
 
-    def _json_texts(self, text: Opened, file: Path) -> Iterator[Piece]:
-        lines = Lines(text, file, newline="\n")
+    def _json_texts(self, file: TextFile) -> Iterator[Document]:
+        lines = Lines(file, newline="\n")
         while True:
             where = lines.begin_record()
             line = next(lines, "")
@@ -165,11 +163,11 @@ class Reader:
         """Return whether quotation marks around a value are not part of the value in this kind of table."""
         return kind == "csv" if self.quote is None else self.quote
 
-    def _table_texts(self, text: Opened, file: Path, kind: str) -> Iterator[Piece]:
+    def _table_texts(self, file: TextFile, kind: str) -> Iterator[Document]:
         delimiter = DELIMITERS[kind]
         # This limit applies to the entire process. Lines rejects longer records.
         csv.field_size_limit(LONGEST_LINE)
-        lines = Lines(text, file, newline="")
+        lines = Lines(file, newline="")
         rows = csv.reader(
             lines,
             delimiter=delimiter,
@@ -181,7 +179,7 @@ class Reader:
         except csv.Error:
             names = []
         if self.field not in names:
-            problem = _missing(str(file), self.field, names)
+            problem = _missing(str(file.path), self.field, names)
             if len(names) == 1 and any(mark in names[0] for mark in OTHER_DELIMITERS):
                 problem += f"; separate the values by {delimiter!r}, as the file extension requires"
             raise UserError(problem)
@@ -209,7 +207,7 @@ class Reader:
                 self.merged = where
             yield from self._checked(row[column], where)
 
-    def _parquet_texts(self, file: Path) -> Iterator[Piece]:
+    def _parquet_texts(self, file: Path) -> Iterator[Document]:
         pyarrow = import_pyarrow(file)
         from pyarrow import parquet
 
@@ -242,7 +240,7 @@ class Reader:
         except (OSError, UnicodeDecodeError, pyarrow.ArrowException) as error:
             raise UserError(f"cannot read {file} as Parquet: {_reason(error)}") from None
 
-    def _text_of(self, record: Any, where: str) -> Iterator[Piece]:
+    def _text_of(self, record: Any, where: str) -> Iterator[Document]:
         if self.template:
             try:
                 value, unused = document_of(record, self.field)
@@ -273,7 +271,7 @@ class Reader:
             value = value[name]
         yield from self._checked(value, where)
 
-    def _checked(self, value: Any, where: str) -> Iterator[Piece]:
+    def _checked(self, value: Any, where: str) -> Iterator[Document]:
         problem = f"{where}: the field '{self.field}' must be text, got"
         if not isinstance(value, str):
             self._skip(f"{problem} {value!r:.{SHOWN}}")
@@ -287,7 +285,7 @@ class Reader:
                 f"{problem} {character!r}, half of a surrogate pair or a byte in a different encoding"
             )
             return
-        yield Piece(value, ends=True, where=where if self.template else "")
+        yield Document(None, value, where=where if self.template else "")
 
     def _skip(self, problem: str, fix: str = "set data.on_error=skip to skip such records") -> None:
         if self.on_error == "fail":

@@ -7,7 +7,7 @@ MOST_LISTED = 10_000
 
 
 @dataclass
-class Skipped:
+class SkippedRecords:
     """The number of skipped records, and the problems of the first MOST_LISTED of them."""
 
     n: int = 0
