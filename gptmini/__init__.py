@@ -10,8 +10,8 @@ from gptmini.system.version import __version__
 
 if TYPE_CHECKING:
     from gptmini.attention import CausalMultiHeadAttention as CausalMultiHeadAttention
+    from gptmini.data import batches as batches
     from gptmini.data import prepare as prepare
-    from gptmini.data.prepared.batches import batches as batches
     from gptmini.evaluation import evaluate as evaluate
     from gptmini.generation import generate as generate
     from gptmini.generation import generate_stream as generate_stream

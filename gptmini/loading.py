@@ -118,7 +118,7 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
     """
     folder = Path(expand_home(str(path)))
     if (folder / "meta.json").is_file():
-        from gptmini.data.prepared.meta import read_meta
+        from gptmini.data import read_meta
 
         return from_dict(read_meta(folder)["tokenizer"])
     if (folder / "tokenizer.json").is_file() and not is_exported(folder):

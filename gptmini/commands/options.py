@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from gptmini.commands.mistakes import print_error
+from gptmini.console.escapes import unescaped
 from gptmini.system.errors import similar
 from gptmini.system.files import expand_home
 from gptmini.system.process import MISUSE
@@ -133,13 +134,6 @@ def at_least_one(text: str) -> int:
     return int(text)
 
 
-def with_escapes(text: str) -> str:
-    """Return a text with escapes such as \\n replaced."""
-    from gptmini.console.escapes import unescaped  # this package imports pydantic
-
-    return unescaped(text)
-
-
 # The types of values. The value of any other type is a text as it is typed.
 TYPES: dict[str, Callable[[str], Any]] = {
     "COUNT": at_least_one,
@@ -148,7 +142,7 @@ TYPES: dict[str, Callable[[str], Any]] = {
     "RUN": file_or_folder,
     "INTEGER": int,
     "NUMBER": float,
-    "TEXT": with_escapes,
+    "TEXT": unescaped,
 }
 # The arguments of argparse for the signs after a type.
 NUMBERS: dict[str, dict[str, Any]] = {

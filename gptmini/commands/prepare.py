@@ -30,7 +30,7 @@ def run_job(composed: Composed) -> None:
     from gptmini.configuration.building import text_settings
     from gptmini.configuration.stored import resolve_configuration
     from gptmini.console.terminal import make_console, show_progress
-    from gptmini.data.prepared.meta import SPLITS
+    from gptmini.data import SPLITS
     from gptmini.job.tokens import open_tokens
     from gptmini.training.settings import PrepareSettings
 
@@ -72,8 +72,7 @@ def run_job(composed: Composed) -> None:
 
 def inspection(store: "TokenStore") -> Iterator[str]:
     """Yield lines about both splits of a prepared folder and about the documents in each split."""
-    from gptmini.data.prepared.inspect import inspect_split
-    from gptmini.data.prepared.meta import SPLITS
+    from gptmini.data import SPLITS, inspect_split
     from gptmini.tokenizer import from_dict
 
     tokenizer = from_dict(store.tokenizer_state)

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gptmini.data.prepared.store import tokens_per_byte_of
+from gptmini.data import tokens_per_byte_of
 from gptmini.evaluation.intervals import (
     SHARE,
     Interval,

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gptmini.data.prepared.batches import NOT_COUNTED
+from gptmini.data import NOT_COUNTED
 from gptmini.evaluation.windows import BLOCK_BYTES, Passage
 from gptmini.model import GPT, next_token_loss
 from gptmini.model.gpt import in_eval_mode

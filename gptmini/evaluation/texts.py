@@ -9,9 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gptmini.data import TextCorpus, TokenStore
-from gptmini.data.prepared.ids import without_marks
-from gptmini.data.prepared.store import Excerpt
+from gptmini.data import Excerpt, TextCorpus, TokenStore, without_marks
 from gptmini.system.errors import UserError
 from gptmini.tokenizer import Tokenizer, document_prefix, from_dict, identity_of, without_prefix
 

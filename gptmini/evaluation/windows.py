@@ -8,8 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gptmini.data.prepared.batches import NOT_COUNTED, validation_windows
-from gptmini.data.prepared.store import Excerpt
+from gptmini.data import NOT_COUNTED, Excerpt, validation_windows
 
 # To compute a confidence interval, a single document is divided into blocks of this size. A block has a few sentences,
 # so neighbouring blocks are nearly independent.

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from gptmini.data.reading.paths import names_of
+from gptmini.console.names import names_of
 from gptmini.interop import llama
 from gptmini.interop.architectures import (
     ARCHITECTURES,

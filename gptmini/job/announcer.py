@@ -305,7 +305,7 @@ class Announcer:
 
 def prompt_option(store: "TokenStore") -> list[str]:
     """Return the option --prompt of gptmini sample with the first words of the held-out text, if it has any."""
-    from gptmini.data.prepared.ids import without_marks
+    from gptmini.data import without_marks
     from gptmini.tokenizer import END_OF_TEXT
 
     ids = without_marks(store.tokens("val")[:PROMPT_TOKENS])

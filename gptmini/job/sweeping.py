@@ -57,7 +57,7 @@ def train_all(
     task, task_here = tasks
     checked, text = check_and_prepare(space, config_dir)
     restore_gc_and_sigint()
-    from gptmini.data.reading.paths import copied_stdin
+    from gptmini.data import copied_stdin
     from gptmini.job.sweep_loop import SweepLoop
     from gptmini.job.sweep_table import print_ending
     from gptmini.job.sweep_trials import Trials

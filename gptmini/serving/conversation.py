@@ -4,7 +4,7 @@ from bisect import bisect_left
 from collections.abc import Generator, Sequence
 from typing import Any, Literal, overload
 
-from gptmini.data.reading.chat_formats import ChatFormatError, checked_messages
+from gptmini.data import ChatFormatError, checked_messages
 from gptmini.generation import Decoder, Rules, TextStream, checked_integer, checked_rules
 from gptmini.generation.text import as_list
 from gptmini.model import GPT

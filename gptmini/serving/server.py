@@ -23,7 +23,7 @@ from starlette.requests import Request as HTTPRequest
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
-from gptmini.data.reading.chat_formats import ChatFormatError, checked_messages
+from gptmini.data import ChatFormatError, checked_messages
 from gptmini.generation import Rules, prompt_ids
 from gptmini.generation.text import MOST_SAMPLES
 from gptmini.serving.connection import Connection, connections_of

@@ -7,7 +7,7 @@ from typing import Any
 from lightning import Callback
 
 from gptmini.checkpoint.training_state import TrainingState
-from gptmini.data.prepared.store import TokenStore
+from gptmini.data import TokenStore
 from gptmini.loading import initial_model
 from gptmini.model import GPT, GPTConfig, new_gpt
 from gptmini.model.adapting import adapt, freeze

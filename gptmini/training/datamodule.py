@@ -8,14 +8,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gptmini.data.prepared.batches import (
+from gptmini.data import (
+    TokenStore,
     cut_windows,
     shifted,
     starts_in_sources,
     step_sequences,
     validation_windows,
 )
-from gptmini.data.prepared.store import TokenStore
 from gptmini.system.errors import UserError
 from gptmini.training.prefetch import prefetch_batches
 from gptmini.training.trainer_settings import TrainerSettings, micro_steps

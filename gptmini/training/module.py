@@ -30,8 +30,7 @@ from torch.nn.utils import clip_grad_norm_, get_total_norm
 
 from gptmini.checkpoint.file import header
 from gptmini.checkpoint.training_state import TrainingState
-from gptmini.data.prepared.batches import NOT_COUNTED
-from gptmini.data.prepared.store import TokenStore, tokens_per_byte_of
+from gptmini.data import NOT_COUNTED, TokenStore, tokens_per_byte_of
 from gptmini.evaluation import Evaluation, Tally, token_losses
 from gptmini.model import GPT, training_loss
 from gptmini.optim import set_learning_rate, skip_step_if

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gptmini.data.prepared.batches import split_windows
+from gptmini.data import split_windows
 
 
 def prefetch_batches(

@@ -11,13 +11,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import gptmini
-from gptmini.data.prepared.batches import (
+from gptmini.data.prepared.batches import gather, validation_windows
+from gptmini.data.prepared.order import (
     divide_among,
-    gather,
     n_windows,
     seed_of_source,
     step_sequences,
-    validation_windows,
     window_starts,
 )
 from gptmini.data.prepared.store import Source

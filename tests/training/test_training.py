@@ -11,7 +11,8 @@ import torch
 from torch.nn import functional as F
 
 from gptmini.data import prepare
-from gptmini.data.prepared.batches import gather, step_sequences, window_starts
+from gptmini.data.prepared.batches import gather
+from gptmini.data.prepared.order import step_sequences, window_starts
 from gptmini.model import GPT
 from gptmini.optim import CosineSchedule
 from gptmini.system.errors import UserError

@@ -7,6 +7,7 @@ from typing import Any
 from pydantic import validate_call
 
 from gptmini.console.escapes import unescaped
+from gptmini.console.names import names_of
 from gptmini.data.corpus import Corpus, DigestOf, Document, HeldOut
 from gptmini.data.reading.chat_formats import CHAT_VERSION
 from gptmini.data.reading.opening import Encoding, format_of, open_text
@@ -14,7 +15,6 @@ from gptmini.data.reading.paths import (
     Paths,
     find_files,
     hold_out,
-    names_of,
     note_about,
     short_name,
 )

@@ -7,6 +7,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+# The loss ignores targets with this value. The value is the default ignore_index of torch's cross_entropy.
+NOT_COUNTED = -100
+
 
 class Shards:
     """Several arrays of ids that act as one array. The arrays are not copied.

@@ -21,6 +21,7 @@ from typing import Annotated, Any
 
 from pydantic import ValidationError, ValidatorFunctionWrapHandler, WrapValidator
 
+from gptmini.console.names import names_of
 from gptmini.data.reading.opening import PACKED, ending_of, format_of
 from gptmini.data.reading.outputs import is_own_file, is_own_folder
 from gptmini.system.errors import UserError
@@ -28,7 +29,6 @@ from gptmini.system.files import exists, naming
 
 STANDARD_INPUT = "-"  # the path of standard input, as in other programs
 SNIFFED = 2**13  # bytes at the start of a file that decide whether the file is text
-SHOWN = 3  # number of file names that one note shows
 # Characters. The name of a prepared folder then fits into half a line of a terminal.
 LONGEST_SHORT_NAME = 30
 # gptmini cannot read text from files with these extensions. A model would learn the syntax of JSON from .json files.
@@ -119,13 +119,6 @@ def note_about(files: Sequence[Path], what: str, *, noun: str = "file") -> list[
         return []
     subject = f"1 {noun} was" if len(files) == 1 else f"{len(files):,} {noun}s were"
     return [f"{subject} {what}: {names_of(files)}"]
-
-
-def names_of(files: Sequence[object], most: int = SHOWN) -> str:
-    """Return the names of the first files (or other objects), and the number of the remaining files."""
-    names = ", ".join(str(file) for file in files[:most])
-    more = len(files) - most
-    return f"{names}, and {more:,} more" if more > 0 else names
 
 
 def short_name(paths: Paths) -> str:

@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 
-from gptmini.data.prepared.store import TokenStore
+from gptmini.data import TokenStore
 from gptmini.model import GPTConfig
 from gptmini.model.gpt import meta_gpt
 

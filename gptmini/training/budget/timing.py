@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from gptmini.data.prepared.batches import split_windows
+from gptmini.data import split_windows
 from gptmini.model import GPT
 from gptmini.settings import MIN_VALIDATIONS
 from gptmini.system.hardware import Hardware, clock

@@ -9,7 +9,7 @@ import torch
 from pydantic import Field, PositiveInt, validate_call
 
 from gptmini import report
-from gptmini.data.prepared.ids import without_marks
+from gptmini.data import without_marks
 from gptmini.model import GPT, ModelSettings
 from gptmini.settings import STRICT
 from gptmini.system.errors import UserError

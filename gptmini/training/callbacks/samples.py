@@ -7,7 +7,7 @@ from typing import Annotated
 import lightning as L
 from pydantic import Field, PositiveInt, validate_call
 
-from gptmini.data.prepared.chat_tokens import first_question
+from gptmini.data import first_question
 from gptmini.generation import Rules, generate_stream, prompt_ids
 from gptmini.settings import STRICT
 from gptmini.system.errors import UserError
