@@ -1,19 +1,13 @@
-"""The base class of corpora. A corpus yields its documents in a fixed order, and decides which documents
-are held out.
-"""
+"""The interface of a text: corpora/ implements it, and prepared/ reads it."""
 
-import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from pydantic import Field
 
-from gptmini.tokenizer import Document as Document
-
-if TYPE_CHECKING:
-    from gptmini.data.prepared.preparation import Preparation
+from gptmini.tokenizer import Document
 
 # The type of a function that returns the SHA-256 digest of a file in hexadecimal. A file that did not change is not
 # read a second time.
@@ -23,7 +17,7 @@ HeldOut = Annotated[float, Field(gt=0, lt=1)]
 
 
 class Corpus(ABC):
-    """A source of text for gptmini.data.prepare. A subclass must define name, identity and documents."""
+    """A text as documents in a fixed order. A subclass must define name, identity and documents."""
 
     name: str  # part of the fingerprint
     # Fraction of the documents to hold out. Documents that already have a split are not counted. None if each document
@@ -46,20 +40,11 @@ class Corpus(ABC):
 
     @abstractmethod
     def identity(self, digest_of: DigestOf) -> dict:
-        """Return everything that determines the documents, in plain JSON types. The result is part of the
-        fingerprint.
-        """
+        """Return everything that determines the documents, as plain JSON types. It is part of the fingerprint."""
 
     @abstractmethod
     def documents(self) -> Iterator[Document]:
         """Yield every document once, in a fixed order. Each call reads all documents from the start."""
-
-    def prepare_tokens(self, preparation: "Preparation") -> bool:
-        """Write the prepared folder unless it is complete. Return whether this call wrote it.
-
-        gptmini.data.prepare calls this method. By default, the documents are encoded.
-        """
-        return preparation.encode()
 
     def boundary(self) -> int | None:
         """Return the number of UTF-8 bytes before the held-out end, or None if hashes determine the splits."""
@@ -80,14 +65,3 @@ class Corpus(ABC):
     def skipped(self) -> str:
         """Return one line for each record that the last reading skipped."""
         return ""
-
-
-def split_of(text: str, val_fraction: float) -> str:
-    """Return the split of a document.
-
-    The split is "val" if the first byte of the SHA-256 digest of the document is below 256 val_fraction. Otherwise the
-    split is "train". Only the UTF-8 bytes of the document determine the digest. Therefore a document keeps its split
-    when other documents change.
-    """
-    first_byte = hashlib.sha256(text.encode(errors="replace")).digest()[0]
-    return "val" if first_byte < round(256 * val_fraction) else "train"

@@ -19,7 +19,7 @@ from gptmini.data.prepared.order import (
     step_sequences,
     window_starts,
 )
-from gptmini.data.prepared.store import Source
+from gptmini.data.prepared.store import TokenSource
 from gptmini.training.datamodule import TokenDataModule
 from gptmini.training.trainer_settings import TrainerSettings
 from training.runs import SETTINGS
@@ -165,7 +165,7 @@ def store_of(*sources):
     """Return a store of given training tokens with one or more sources."""
     ids = np.arange(sum(n for _, n in sources), dtype=np.uint16)
     return SimpleNamespace(
-        sources=[Source(f"{i}", weight, n) for i, (weight, n) in enumerate(sources)],
+        sources=[TokenSource(f"{i}", weight, n) for i, (weight, n) in enumerate(sources)],
         tokens=lambda split: ids,
         n_tokens=lambda split: len(ids),
         check_size=lambda split: None,

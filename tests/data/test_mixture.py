@@ -7,7 +7,7 @@ import pytest
 
 from gptmini import tokenizer
 from gptmini.data import Mixture, TextCorpus, TokenStore, prepare
-from gptmini.data.prepared.store import Source, tokens_per_byte_of
+from gptmini.data.prepared.store import TokenSource, tokens_per_byte_of
 from gptmini.system.errors import UserError
 
 
@@ -36,7 +36,7 @@ def test_texts_are_prepared_under_one_tokenizer(texts):
 
     assert written
     assert store.tokenizer.characters == " abxyz"
-    assert store.sources == [Source("one", 3, 181), Source("two", 1, 109)]
+    assert store.sources == [TokenSource("one", 3, 181), TokenSource("two", 1, 109)]
     end = "<|endoftext|>"
     text = store.tokenizer.decode(store.tokens("train")[:].tolist())
     assert text == "aab " * 45 + end + "xyz " * 27 + end
@@ -72,7 +72,7 @@ def test_prepared_folders_are_taken_as_they_are(texts):
     prepared, _ = prepare(TextCorpus(texts / "a.txt", 0.1), tokenizer.byte, texts / "data")
     given = sources(texts, old={"path": str(prepared.folder), "weight": 5})
     store, _ = mixed(given, texts)
-    assert store.sources[2] == Source("old", 5, prepared.n_tokens("train"))
+    assert store.sources[2] == TokenSource("old", 5, prepared.n_tokens("train"))
     last = store.tokens("train")[np.arange(-5, 0) + store.n_tokens("train")]
     assert last.tolist() == [*b"aab ", 256]
 

@@ -21,7 +21,7 @@ from data.parts import first_byte
 from gptmini import tokenizer
 from gptmini.console.progress import Watcher
 from gptmini.data import Document, TextCorpus, prepare
-from gptmini.data.prepared import digests, preparation, tasks
+from gptmini.data.prepared import digests, task_files, tasks
 from gptmini.data.prepared.digests import Digests
 from gptmini.system.errors import UserError
 from toys import Documents
@@ -173,7 +173,7 @@ def test_what_another_version_left_is_not_used(tmp_path, monkeypatch):
     corpus.error = KeyboardInterrupt()
     with monkeypatch.context() as patch:
         patch.setattr(tasks, "TASK", 2**10)
-        patch.setattr(preparation, "__version__", "0.0")
+        patch.setattr(task_files, "__version__", "0.0")
         with pytest.raises(KeyboardInterrupt):
             prepare(corpus, tokenizer.byte, tmp_path)
     corpus.error = None

@@ -1,7 +1,4 @@
-"""A mixture of sources. Each source is a text or a prepared folder.
-
-Each block takes a fixed number of sequences from each source.
-"""
+"""A mixture of texts and prepared folders. Each block of sequences takes a fixed number from each of them."""
 
 import os
 from collections.abc import Iterator
@@ -15,9 +12,9 @@ from typing_extensions import TypedDict
 
 from gptmini.console.progress import Watcher
 from gptmini.data.corpora.text_corpus import TextCorpus
-from gptmini.data.corpus import Corpus, DigestOf, Document, HeldOut
+from gptmini.data.corpus import DigestOf, HeldOut
 from gptmini.data.prepared.meta import SPLITS, digest_of_json
-from gptmini.data.prepared.preparation import Preparation, prepare
+from gptmini.data.prepared.preparation import LinkedCorpus, Preparation, prepare
 from gptmini.data.prepared.splits import SplitDocuments, build_from
 from gptmini.data.prepared.store import TokenStore
 from gptmini.data.reading.opening import Encoding
@@ -26,10 +23,9 @@ from gptmini.data.reading.paths import Paths
 from gptmini.data.reading.readers import FieldName, LossOn, OnError, Separator, Template
 from gptmini.settings import STRICT, FileName
 from gptmini.system.errors import UserError
-from gptmini.tokenizer import Tokenizer, from_dict, identity_of, prebuilt
+from gptmini.tokenizer import Document, Tokenizer, from_dict, identity_of, prebuilt
 
-# Options of the configuration group "tokenizer" that have a different name than their builder. The keys are the names
-# of the builders.
+# The option of the configuration group "tokenizer" for each builder with a different name.
 OPTIONS = {"character": "char"}
 
 
@@ -52,7 +48,7 @@ class SourceSettings(TypedDict):
     quote: NotRequired[bool | None]
 
 
-class Part(NamedTuple):
+class MixtureSource(NamedTuple):
     """A source of a mixture before it is prepared."""
 
     name: str
@@ -60,10 +56,8 @@ class Part(NamedTuple):
     data: TextCorpus | TokenStore
 
 
-class Mixture(Corpus):
-    """Sources with weights. They are the data of a run."""
-
-    is_text = False
+class Mixture(LinkedCorpus):
+    """A weighted mixture of sources, used as the data of a run."""
 
     @validate_call(config=STRICT)
     def __init__(
@@ -79,8 +73,9 @@ class Mixture(Corpus):
         Raises pydantic.ValidationError for an invalid value. Raises UserError if a path has no text or tokens.
         """
         self.name = name
-        self.parts = [
-            _part(key, source, {"val_fraction": val_fraction}) for key, source in sources.items()
+        self.sources = [
+            _source(key, settings, {"val_fraction": val_fraction})
+            for key, settings in sources.items()
         ]
         # The state of the current or last reading.
         self._n_read = 0  # bytes of the texts that were read completely
@@ -88,17 +83,17 @@ class Mixture(Corpus):
 
     @cached_property
     def _texts(self) -> list[tuple[TextCorpus, SplitDocuments]]:
-        texts = [part.data for part in self.parts if isinstance(part.data, TextCorpus)]
+        texts = [source.data for source in self.sources if isinstance(source.data, TextCorpus)]
         return [(text, SplitDocuments(text, Watcher())) for text in texts]
 
     def identity(self, digest_of: DigestOf) -> dict:
         """Return the name, the weight and the identity of each source."""
-        sources = []
-        for name, weight, data in self.parts:
+        identities = []
+        for name, weight, data in self.sources:
             is_store = isinstance(data, TokenStore)
             of_data = data.fingerprint if is_store else data.identity(digest_of)
-            sources.append({"name": name, "weight": weight, "data": of_data})
-        return {"sources": sources}
+            identities.append({"name": name, "weight": weight, "data": of_data})
+        return {"sources": identities}
 
     def documents(self) -> Iterator[Document]:
         """Yield the documents of the texts. Each document has a split. Prepared folders are not read."""
@@ -117,52 +112,31 @@ class Mixture(Corpus):
             n_read += self._current.size * self._current.share_read()
         return n_read / max(n_all, 1)
 
-    def prepare_tokens(self, preparation: Preparation) -> bool:
+    def link(self, preparation: Preparation) -> bool:
         """Prepare the texts with one tokenizer, and write a folder that refers to the prepared texts.
 
         Raises UserError if a text cannot be read, or if the prepared folders have different tokenizers.
         """
-        folder = preparation.folder
-        known = preparation.known_meta()
-        if known is not None:
-            tokenizer = from_dict(known["tokenizer"])
+        existing = preparation.existing_meta()
+        if existing is not None:
+            tokenizer = from_dict(existing["tokenizer"])
         else:
             tokenizer = self._tokenizer(preparation)
 
         # Prepare texts, also if their folders were deleted since the mixture was prepared.
-        is_new = False
-        stores = []
-        # The kind and the content of the tokenizer determine the names and fingerprints of prepared folders.
-        kind = preparation.kind
-        builder = prebuilt(tokenizer, name=kind, sha256=digest_of_json(tokenizer.to_dict()))
-
-        def forward(name: str, note: str) -> None:
-            preparation.watcher.on_note(f"{name}: {note}")
-
-        for part in self.parts:
-            store = part.data
-            if not isinstance(store, TokenStore):
-                store, is_prepared_now = prepare(
-                    store,
-                    builder,
-                    folder.parent,
-                    n_workers=preparation.n_workers,
-                    watcher=replace(preparation.watcher, on_note=partial(forward, part.name)),
-                )
-                is_new = is_new or is_prepared_now
-            stores.append(store)
-
-        sources = [
+        stores, is_any_new = self._prepare_texts(preparation, tokenizer)
+        links = [
             {
-                "name": part.name,
-                "weight": part.weight,
-                "folder": os.path.relpath(store.folder, folder.parent),
+                "name": source.name,
+                "weight": source.weight,
+                "folder": os.path.relpath(store.folder, preparation.folder.parent),
                 "fingerprint": store.fingerprint,
             }
-            for part, store in zip(self.parts, stores, strict=True)
+            for source, store in zip(self.sources, stores, strict=True)
         ]
-        if known is not None and known["sources"] == sources:
-            return is_new
+        if existing is not None and existing["sources"] == links:
+            return is_any_new
+
         counts = {
             split: {
                 "documents": sum(store.n_documents(split) for store in stores),
@@ -173,48 +147,75 @@ class Mixture(Corpus):
             for split in SPLITS
         }
         dtype = stores[0].meta["dtype"]
-        preparation.write_links(tokenizer, dtype, {"sources": sources} | counts)
+        preparation.write_links(tokenizer, dtype, {"sources": links} | counts)
         return True
 
+    def _prepare_texts(
+        self, preparation: Preparation, tokenizer: Tokenizer
+    ) -> tuple[list[TokenStore], bool]:
+        """Return the tokens of each source, and whether this call prepared one of the texts."""
+        # The kind and the content of the tokenizer determine the names and fingerprints of prepared folders.
+        sha256 = digest_of_json(tokenizer.to_dict())
+        builder = prebuilt(tokenizer, name=preparation.kind, sha256=sha256)
+
+        def forward(name: str, note: str) -> None:
+            preparation.watcher.on_note(f"{name}: {note}")
+
+        stores = []
+        is_any_new = False
+        for source in self.sources:
+            store = source.data
+            if not isinstance(store, TokenStore):
+                store, is_new = prepare(
+                    store,
+                    builder,
+                    preparation.folder.parent,
+                    n_workers=preparation.n_workers,
+                    watcher=replace(preparation.watcher, on_note=partial(forward, source.name)),
+                )
+                is_any_new |= is_new
+            stores.append(store)
+        return stores, is_any_new
+
     def _tokenizer(self, preparation: Preparation) -> Tokenizer:
-        prepared = [part.data for part in self.parts if isinstance(part.data, TokenStore)]
-        if not prepared:
+        stores = [source.data for source in self.sources if isinstance(source.data, TokenStore)]
+        if not stores:
             return build_from(preparation.build_tokenizer, preparation.documents)
 
-        kind = preparation.kind
-        for store in prepared:
-            found = store.meta["builder"]["name"]
-            if found != kind:
+        first = stores[0]
+        for store in stores:
+            kind = store.meta["builder"]["name"]
+            if kind != preparation.kind:
                 raise UserError(
-                    f"all sources must have the same tokenizer, got {found} in {store.folder} and {kind} in the "
-                    f"other sources; set tokenizer={OPTIONS.get(found, found)}, or give text instead of this folder"
+                    f"all sources must have the same tokenizer, got {kind} in {store.folder} and {preparation.kind} "
+                    f"in the others; set tokenizer={OPTIONS.get(kind, kind)}, or give text instead of this folder"
                 )
-            if identity_of(store.tokenizer_state) != identity_of(prepared[0].tokenizer_state):
+            if identity_of(store.tokenizer_state) != identity_of(first.tokenizer_state):
                 raise UserError(
-                    f"all sources must have the same tokenizer, but {prepared[0].folder} and {store.folder} have "
-                    "different tokenizers; to learn one tokenizer from all texts, give the texts instead of the folders"
+                    f"all sources must have the same tokenizer, but {first.folder} and {store.folder} have different "
+                    "tokenizers; to learn one tokenizer from all texts, give the texts instead of the folders"
                 )
-        return prepared[0].tokenizer
+        return first.tokenizer
 
 
-def _part(name: str, source: SourceSettings, defaults: dict[str, Any]) -> Part:
+def _source(name: str, settings: SourceSettings, defaults: dict[str, Any]) -> MixtureSource:
     key = f"data.sources.{name}"
-    options: dict[str, Any] = dict(source)
-    given = options.pop("path")
+    options: dict[str, Any] = dict(settings)
+    path = options.pop("path")
     weight = options.pop("weight")
 
-    if isinstance(given, str | Path) and is_prepared(Path(given).expanduser()):
+    if isinstance(path, str | Path) and is_prepared(Path(path).expanduser()):
         if options:
             raise UserError(
-                f"{given} is a prepared folder, so {key} must have only the keys 'path' and 'weight', got "
+                f"{path} is a prepared folder, so {key} must have only the keys 'path' and 'weight', got "
                 f"{', '.join(sorted(options))}"
             )
-        store = TokenStore(Path(given).expanduser())
+        store = TokenStore(Path(path).expanduser())
         if "sources" in store.meta:
-            raise UserError(f"{key}.path must contain text or tokens, got the mixture {given}")
-        return Part(name, weight, store)
+            raise UserError(f"{key}.path must contain text or tokens, got the mixture {path}")
+        return MixtureSource(name, weight, store)
 
     try:
-        return Part(name, weight, TextCorpus(given, name=name, **(defaults | options)))
+        return MixtureSource(name, weight, TextCorpus(path, name=name, **(defaults | options)))
     except UserError as error:
         raise UserError(f"{key} cannot be read: {error}") from None

@@ -6,12 +6,13 @@ from pathlib import Path
 
 from pydantic import validate_call
 
-from gptmini.data.corpus import Corpus, DigestOf, Document, HeldOut
+from gptmini.data.corpus import Corpus, DigestOf, HeldOut
 from gptmini.data.reading.cutting import in_parts
 from gptmini.data.reading.opening import decoded, open_text
 from gptmini.settings import STRICT, FileName
 from gptmini.system.errors import UserError
 from gptmini.system.files import replacing
+from gptmini.tokenizer import Document
 
 DOWNLOAD_TIMEOUT = 30  # seconds without a response
 

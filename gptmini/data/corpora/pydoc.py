@@ -10,9 +10,11 @@ from pathlib import Path
 
 from pydantic import validate_call
 
-from gptmini.data.corpus import Corpus, DigestOf, Document, HeldOut, split_of
+from gptmini.data.corpus import Corpus, DigestOf, HeldOut
+from gptmini.data.prepared.splits import split_of
 from gptmini.settings import STRICT
 from gptmini.system.errors import UserError
+from gptmini.tokenizer import Document
 
 # These folders of the standard library are skipped. They contain tests, installed packages, and the help topics. The
 # help topics are read separately, before the modules.

@@ -8,7 +8,7 @@ from pydantic import validate_call
 
 from gptmini.console.escapes import unescaped
 from gptmini.console.names import names_of
-from gptmini.data.corpus import Corpus, DigestOf, Document, HeldOut
+from gptmini.data.corpus import Corpus, DigestOf, HeldOut
 from gptmini.data.reading.chat_formats import CHAT_VERSION
 from gptmini.data.reading.opening import Encoding, format_of, open_text
 from gptmini.data.reading.paths import (
@@ -29,6 +29,7 @@ from gptmini.data.reading.readers import (
 )
 from gptmini.settings import STRICT, FileName
 from gptmini.system.errors import UserError
+from gptmini.tokenizer import Document
 
 UNNAMED = "text"  # the name of a text in fingerprints, unless the caller gives a different name
 

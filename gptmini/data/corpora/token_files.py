@@ -16,14 +16,14 @@ import numpy as np
 from pydantic import validate_call
 
 from gptmini.console.progress import Progress, Watcher
-from gptmini.data.corpus import Corpus, DigestOf, Document, HeldOut
+from gptmini.data.corpus import DigestOf, HeldOut
 from gptmini.data.prepared.chat_tokens import nothing_in
 from gptmini.data.prepared.meta import SPLITS
-from gptmini.data.prepared.preparation import Preparation
+from gptmini.data.prepared.preparation import LinkedCorpus, Preparation
 from gptmini.data.reading.paths import STANDARD_INPUT, Paths, find_files, hold_out
 from gptmini.settings import STRICT, FileName
 from gptmini.system.errors import UserError
-from gptmini.tokenizer import Tokenizer
+from gptmini.tokenizer import Document, Tokenizer
 
 HEADER = 1024  # bytes
 # A header starts with the magic number, the version and the number of ids.
@@ -54,10 +54,8 @@ class TokenFile(NamedTuple):
         return self._replace(tokens=n), self._replace(skip=after, tokens=self.tokens - n)
 
 
-class TokenFiles(Corpus):
-    """Token files as the data of a run. The files are read to count the ids. The files are never copied."""
-
-    is_text = False
+class TokenFiles(LinkedCorpus):
+    """Token files as the data of a run. The files are read to count the ids, and never copied."""
 
     @validate_call(config=STRICT)
     def __init__(
@@ -80,10 +78,10 @@ class TokenFiles(Corpus):
 
         if val_path is not None:
             self.val_files = _find_token_files("data.val_path", val_path)
-            kept, self._notes = hold_out(
+            training_paths, self._notes = hold_out(
                 [file.path for file in self.files], [file.path for file in self.val_files]
             )
-            self.files = [file for file in self.files if file.path in kept]
+            self.files = [file for file in self.files if file.path in training_paths]
         else:
             # Examples of these names are val.bin of nanoGPT, and fineweb_val_000000.bin.
             named = [file for file in self.files if VAL.search(file.path.stem)]
@@ -111,15 +109,15 @@ class TokenFiles(Corpus):
         """Return the notes on the files."""
         return self._notes
 
-    def prepare_tokens(self, preparation: Preparation) -> bool:
+    def link(self, preparation: Preparation) -> bool:
         """Write a folder that describes the files, unless this folder exists and the files were not moved.
 
         Raises UserError if an id is outside the tokenizer's vocabulary.
         """
         splits = self._splits()
         places = {split: _places(files) for split, files in splits.items()}
-        known = preparation.known_meta()
-        if known is not None and all(known[split]["files"] == places[split] for split in SPLITS):
+        existing = preparation.existing_meta()
+        if existing and all(existing[split]["files"] == places[split] for split in SPLITS):
             return False
 
         tokenizer = preparation.build_tokenizer(self.documents())
@@ -211,10 +209,10 @@ def read_header(path: Path) -> TokenFile:
                     "if the file is truncated, copy the file again"
                 )
             return TokenFile(path, HEADER, n_tokens, dtype)
-        if magic in {known for known, _ in TYPES}:
-            versions = ", ".join(str(known) for number, known in TYPES if number == magic)
+        versions = [str(supported) for number, supported in TYPES if number == magic]
+        if versions:
             raise UserError(
-                f"{path} must have the version {versions} in its header, got the version {version}"
+                f"{path} must have the version {', '.join(versions)} in its header, got the version {version}"
             )
 
     _check_raw(path, size, start)
@@ -247,13 +245,13 @@ def _check_raw(path: Path, size: int, start: bytes) -> None:
 
 
 def _find_token_files(key: str, paths: Paths) -> list[TokenFile]:
-    found: list[str | Path] = []
+    patterns: list[str | Path] = []
     for path in paths if isinstance(paths, list) else [paths]:
         if path == STANDARD_INPUT:
             raise UserError(f"{key} must be token files, got '-' (stdin); give the paths of files")
         is_folder = path != "" and Path(path).expanduser().is_dir()
-        found.append(f"{glob.escape(str(path))}/*.bin" if is_folder else path)
-    return [read_header(file) for file in find_files(key, found, takes_own=True).files]
+        patterns.append(f"{glob.escape(str(path))}/*.bin" if is_folder else path)
+    return [read_header(file) for file in find_files(key, patterns, takes_own=True).files]
 
 
 def _places(files: Sequence[TokenFile]) -> list[dict]:

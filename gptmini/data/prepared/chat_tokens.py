@@ -5,19 +5,16 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gptmini.data.corpus import Corpus, Document
+from gptmini.data.corpus import Corpus
 from gptmini.data.prepared.ids import without_marks
+from gptmini.data.prepared.store import TokenStore
 from gptmini.data.reading.chat_formats import parse_chat
 from gptmini.data.reading.skipped import SkippedRecords
 from gptmini.system.errors import UserError
-from gptmini.tokenizer import RefusedChatError, Tokenizer, chat_encoder_of
-
-if TYPE_CHECKING:
-    from gptmini.data.prepared.store import TokenStore
+from gptmini.tokenizer import Document, RefusedChatError, Tokenizer, chat_encoder_of
 
 MOST_ROLES = 20  # number of roles that a message shows
 
@@ -60,32 +57,32 @@ class ChatReport:
         return ", ".join(role if role.isidentifier() else repr(role) for role in self.roles)
 
 
-def join_chats(parts: Iterable[Path]) -> ChatReport:
-    """Return the report on the chats of all tasks. `parts` are the files of the tasks."""
-    chats = ChatReport()
-    for path in parts:
-        with np.load(path) as part:
-            report = json.loads(part["chats"].tobytes())
-        chats.refused.add(report["n_refused"], report["refused"])
-        chats.n_without += report["n_without"]
-        chats.ignores_tools |= report["ignores_tools"]
-        chats.add_roles(report["roles"])
-    return chats
+def join_reports(task_files: Iterable[Path]) -> ChatReport:
+    """Return the report on the chats of all tasks."""
+    joined = ChatReport()
+    for path in task_files:
+        with np.load(path) as task:
+            report = json.loads(task["chats"].tobytes())
+        joined.refused.add(report["n_refused"], report["refused"])
+        joined.n_without += report["n_without"]
+        joined.ignores_tools |= report["ignores_tools"]
+        joined.add_roles(report["roles"])
+    return joined
 
 
-def nothing_in(split: str, chats: ChatReport | None = None, loss_on: str = "all") -> str:
+def nothing_in(split: str, report: ChatReport | None = None, loss_on: str = "all") -> str:
     """Return the error message for a split that contains nothing to train or validate on."""
     problem = f"the {split} split must contain text, got no text; give more text"
-    if chats is None:
+    if report is None:
         return problem
-    if loss_on == "answers" and "assistant" in chats.roles:
+    if loss_on == "answers" and "assistant" in report.roles:
         problem = f"the {split} split must contain answers for data.loss_on=answers, got no answers; give more chats"
-    elif loss_on == "answers" and chats.roles:
+    elif loss_on == "answers" and report.roles:
         problem = (
             f"data.loss_on=answers requires the role 'assistant' in the {split} split, got chats with the roles "
-            f"{chats.named_roles()}; rename one of these roles to 'assistant', or use data.loss_on=all"
+            f"{report.named_roles()}; rename one of these roles to 'assistant', or use data.loss_on=all"
         )
-    return "; ".join([problem, *chats.refused.notes("chat", "skipped")])
+    return "; ".join([problem, *report.refused.notes("chat", "skipped")])
 
 
 def encode_chats(
@@ -121,7 +118,7 @@ def encode_chats(
         yield np.where(is_counted, marked, ~marked)
 
 
-def first_question(store: "TokenStore") -> list[int]:
+def first_question(store: TokenStore) -> list[int]:
     """Return the ids of a held-out chat up to its first answer that the loss counts. Return [] if none is found."""
     opening = chat_encoder_of(store.tokenizer).generation_prompt().encode()
     ids = store.tokens("val")

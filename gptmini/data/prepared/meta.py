@@ -27,6 +27,22 @@ def find_prepared(folder: Path, near: Path) -> Path:
     return folder
 
 
+def folder_ending_with(root: Path, name: str, ending: str) -> Path:
+    """Return the prepared folder in root whose name ends with the tokenizer and the fingerprint.
+
+    The folder may begin with another name than `name`, because the text was renamed, or because an earlier version of
+    gptmini prepared it. If no such folder exists, return the folder of an interrupted preparation, or a new folder.
+    """
+    folder = root / f"{name}-{ending}"
+    if folder.exists():
+        return folder
+    interrupted = [
+        root / path.name.removeprefix(".").removesuffix(".parts")
+        for path in sorted(root.glob(f".*-{ending}.parts"))
+    ]
+    return next(iter([*sorted(root.glob(f"[!.]*-{ending}")), *interrupted]), folder)
+
+
 def read_meta(folder: Path) -> dict:
     """Read the file meta.json of a prepared folder.
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from gptmini.data.prepared.ids import Ids
-from gptmini.data.prepared.store import Source
+from gptmini.data.prepared.store import TokenSource
 from gptmini.system.errors import UserError
 
 # Rounds of the Feistel network. Four rounds already give a pseudorandom permutation (Luby and Rackoff 1988).
@@ -43,7 +43,7 @@ def step_sequences(
 
 
 def starts_in_sources(
-    sequences: np.ndarray, sources: Sequence[Source], *, context_length: int, seed: int
+    sequences: np.ndarray, sources: Sequence[TokenSource], *, context_length: int, seed: int
 ) -> np.ndarray:
     """Return the position of the first token of each sequence, int64 (n,).
 

@@ -1,13 +1,14 @@
 """Assign the documents of a corpus to splits, and report the progress of reading to a watcher."""
 
+import hashlib
 from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
 
 from gptmini.console.progress import Progress, Watcher
-from gptmini.data.corpus import Corpus, Document, split_of
+from gptmini.data.corpus import Corpus
 from gptmini.data.reading.chat_formats import parse_chat
 from gptmini.system.errors import UserError
-from gptmini.tokenizer import Tokenizer, plain_text
+from gptmini.tokenizer import Document, Tokenizer, plain_text
 
 # The type of a function that builds the tokenizer of a corpus from the documents of the corpus.
 BuildTokenizer = Callable[..., Tokenizer]
@@ -142,6 +143,17 @@ class SplitDocuments:
                 yield Document("train", first)
                 if rest:
                     yield Document("val", rest, document.ends)
+
+
+def split_of(text: str, val_fraction: float) -> str:
+    """Return the split of a document.
+
+    The split is "val" if the first byte of the SHA-256 digest of the document is below 256 val_fraction. Otherwise the
+    split is "train". Only the UTF-8 bytes of the document determine the digest. Therefore a document keeps its split
+    when other documents change.
+    """
+    first_byte = hashlib.sha256(text.encode(errors="replace")).digest()[0]
+    return "val" if first_byte < round(256 * val_fraction) else "train"
 
 
 def build_from(build_tokenizer: BuildTokenizer, documents: Iterable[Document]) -> Tokenizer:

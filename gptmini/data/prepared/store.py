@@ -19,7 +19,7 @@ from gptmini.system.files import allow_open_files
 from gptmini.tokenizer import Tokenizer, from_dict
 
 
-class Source(NamedTuple):
+class TokenSource(NamedTuple):
     """Training tokens that contribute a fixed number of windows to each block of sequences."""
 
     name: str  # empty if it is the only source
@@ -69,7 +69,7 @@ class TokenStore:
 
         n_linked = sum(len(self.meta[split].get("files", [])) for split in SPLITS)
         allow_open_files(n_linked)  # Python keeps each mapped file open
-        self._parts = [self._open_part(source) for source in self.meta.get("sources", [])]
+        self._stores = [self._open_source(source) for source in self.meta.get("sources", [])]
         for split in SPLITS:
             for file in self._files(split):
                 file.check(self.folder, is_thorough=False)
@@ -80,27 +80,27 @@ class TokenStore:
         return from_dict(self.tokenizer_state)
 
     @property
-    def sources(self) -> list[Source]:
+    def sources(self) -> list[TokenSource]:
         """The sources of a mixture, in the order of their tokens. Without a mixture, the folder is the only source."""
-        if not self._parts:
-            return [Source(name="", weight=1, n_tokens=self.n_tokens("train"))]
+        if not self._stores:
+            return [TokenSource(name="", weight=1, n_tokens=self.n_tokens("train"))]
         return [
-            Source(source["name"], source["weight"], part.n_tokens("train"))
-            for source, part in zip(self.meta["sources"], self._parts, strict=True)
+            TokenSource(source["name"], source["weight"], store.n_tokens("train"))
+            for source, store in zip(self.meta["sources"], self._stores, strict=True)
         ]
 
     @property
     def chats(self) -> "list[TokenStore]":
         """The folders with chats: this folder, or sources of a mixture."""
-        return [part for part in self._parts or [self] if part.meta["source"].get("template")]
+        return [store for store in self._stores or [self] if store.meta["source"].get("template")]
 
     def tokens(self, split: str) -> Ids:
         """Return the ids of a split, uint16 or uint32 (n_tokens,). The array is read-only and memory-mapped.
 
         If the loss counts only answers, the ids are int32 with marks. The function without_marks removes the marks.
         """
-        if self._parts:
-            return Shards([part.tokens(split) for part in self._parts])
+        if self._stores:
+            return Shards([store.tokens(split) for store in self._stores])
         if self.has_index:
             return np.frombuffer(self._map(self._path(split)), dtype=self._dtype)
         return Shards([self._ids_at(place) for place in self.meta[split]["files"]])
@@ -148,10 +148,10 @@ class TokenStore:
         In a mixture, the fraction is the weighted average over the sources.
         """
         counts = self.meta["train"]
-        if not self._parts:
+        if not self._stores:
             return counts.get("counted", counts["tokens"]) / counts["tokens"]
         weights = [source.weight for source in self.sources]
-        shares = [part.counted_share for part in self._parts]
+        shares = [store.counted_share for store in self._stores]
         return float(np.average(shares, weights=weights))
 
     def excerpts(self, split: str, max_tokens: int | None) -> list[Excerpt]:
@@ -160,7 +160,7 @@ class TokenStore:
         With max_tokens=None, the number of tokens is not limited. The sources of a mixture contribute in proportion
         to their weights. Therefore the source with the fewest tokens per weight limits the tokens of all sources.
         """
-        stores = self._parts or [self]
+        stores = self._stores or [self]
         weights = [source.weight for source in self.sources]
         # The number of tokens per unit of weight that every source has.
         n_per_weight = min(
@@ -194,8 +194,8 @@ class TokenStore:
 
         Call this before reading tokens: reading beyond the end of a mapped file kills the process with SIGBUS.
         """
-        for part in self._parts:
-            part.check_size(split)
+        for store in self._stores:
+            store.check_size(split)
         for file in self._files(split):
             # This is the size of the mapped file, even if the file was deleted.
             size = self._map(file.path).size()
@@ -209,27 +209,27 @@ class TokenStore:
     @property
     def has_checksums(self) -> bool:
         """Whether all files have checksums. For token files of another program, only sizes are stored."""
-        return all(part.has_index for part in self._parts or [self])
+        return all(store.has_index for store in self._stores or [self])
 
     def verify(self) -> None:
         """Read all files completely. Raise UserError for the first file that has changed since it was prepared.
 
         For token files of another program, only the sizes are checked.
         """
-        for part in self._parts:
-            part.verify()
+        for store in self._stores:
+            store.verify()
         for split in SPLITS:
             for file in self._files(split):
                 file.check(self.folder, is_thorough=True)
 
-    def _open_part(self, source: dict) -> "TokenStore":
+    def _open_source(self, source: dict) -> "TokenStore":
         folder = self.folder.parent / source["folder"]
-        part = TokenStore(folder)
-        if part.fingerprint != source["fingerprint"]:
+        store = TokenStore(folder)
+        if store.fingerprint != source["fingerprint"]:
             raise UserError(
                 f"{folder} has changed since the mixture {self.folder} was prepared; {remedy(self.folder)}"
             )
-        return part
+        return store
 
     def _files(self, split: str) -> "list[StoredFile]":
         counts = self.meta[split]

@@ -1,7 +1,7 @@
-"""Cut text into the tasks of a preparation, encode the tasks in threads, and join the ids into one file per split."""
+"""Cut text into the tasks of a preparation, and encode the tasks in threads."""
 
 import json
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -11,14 +11,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gptmini.data.corpus import Corpus, Document
+from gptmini.data.corpus import Corpus
 from gptmini.data.prepared.chat_tokens import ChatReport, encode_chats
-from gptmini.data.prepared.checksums import block_checksums
-from gptmini.data.prepared.ids import without_marks
 from gptmini.data.prepared.meta import SPLITS
 from gptmini.data.prepared.splits import n_bytes_of
-from gptmini.system.files import flush_file, replacing
-from gptmini.tokenizer import Tokenizer, document_prefix
+from gptmini.system.files import replacing
+from gptmini.tokenizer import Document, Tokenizer, document_prefix
 
 # Bytes of text in a task. A task is small for three reasons. It must fit into memory. If the process is killed, its
 # running tasks are lost. The last task runs alone.
@@ -44,10 +42,10 @@ def cut_tasks(documents: Iterable[Document]) -> Iterator[Task]:
     begins = True  # whether the first part is the start of its document
     ends = True  # whether the last part ends its document
 
-    for document in documents:
-        parts.append(document)
-        n_bytes += n_bytes_of(document.text)
-        ends = document.ends
+    for part in documents:
+        parts.append(part)
+        n_bytes += n_bytes_of(part.text)
+        ends = part.ends
         if n_bytes >= TASK or len(parts) >= MOST_PARTS:
             yield Task(number, parts, n_bytes, begins)
             number += 1
@@ -145,55 +143,6 @@ def encode_task(
         arrays["chats"] = np.frombuffer(in_json, dtype=np.uint8)
     with replacing(path) as file:
         np.savez(file, **arrays)
-
-
-def join_split(
-    split: str, parts: Path, n_tasks: int, folder: Path, byte_lengths: np.ndarray | None = None
-) -> dict:
-    """Write the ids of a split and the index of its documents. Return the entry of the split for meta.json.
-
-    byte_lengths, (n_vocab,), is given only for chats. Their bytes are counted from the ids, because the template adds
-    text to the messages.
-    """
-    n_documents = 0
-    n_bytes = 0
-    n_tokens = 0
-    largest_id = 0
-    counted: Counter[str] = Counter()  # tokens and bytes of chats that the loss counts
-    paths = [folder / f"{split}.bin", folder / f"{split}.index"]
-    with paths[0].open("wb") as ids_file, paths[1].open("wb") as index_file:
-        for number in range(n_tasks):
-            with np.load(part_path(parts, number)) as part:
-                ids = part[f"{split}_ids"]
-                ends = part[f"{split}_ends"]
-                n_bytes += int(part[f"{split}_bytes"]) if byte_lengths is None else 0
-            ids_file.write(ids.tobytes())
-            index_file.write((ends + np.uint64(n_tokens)).astype("<u8").tobytes())
-            n_documents += len(ends)
-            n_tokens += len(ids)
-            largest_id = max(largest_id, int(without_marks(ids).max(initial=0)))
-            if byte_lengths is not None:
-                n_bytes += int(byte_lengths[without_marks(ids)].sum())
-                answers = ids[ids >= 0]
-                counted["counted"] += len(answers)
-                counted["counted_bytes"] += int(byte_lengths[answers].sum())
-        flush_file(ids_file)
-        flush_file(index_file)
-
-    return {
-        "documents": n_documents,
-        "bytes": n_bytes,
-        "tokens": n_tokens,
-        "largest_id": largest_id,
-        "crc32": block_checksums(paths[0]),
-        "index_crc32": block_checksums(paths[1]),
-        **counted,
-    }
-
-
-def part_path(parts: Path, number: int) -> Path:
-    """Return the file of the task with this number."""
-    return parts / f"{number:06}.npz"
 
 
 def dtype_of(tokenizer: Tokenizer, loss_on: str = "all") -> np.dtype:
