@@ -42,12 +42,10 @@ MARKS = {
 
 def _known_encoding(name: str) -> str:
     try:
-        codecs.getincrementaldecoder(name)().decode(b"", final=True)
-        is_text = codecs.lookup(name)._is_text_encoding
+        codecs.getincrementaldecoder(name)
+        "".encode(name)  # refuses codecs that do not encode text, such as base64
     except LookupError:
-        is_text = False
-    if not is_text:
-        raise ValueError("must be a text encoding of Python, such as utf-8 or cp1252")
+        raise ValueError("must be a text encoding of Python, such as utf-8 or cp1252") from None
     return name
 
 
