@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from gptmini.data.corpora.token_files import TokenFiles as TokenFiles
     from gptmini.data.corpus import Corpus as Corpus
     from gptmini.data.prepared.batches import batches as batches
-    from gptmini.data.prepared.batches import shifted as shifted
     from gptmini.data.prepared.batches import split_windows as split_windows
     from gptmini.data.prepared.batches import validation_windows as validation_windows
     from gptmini.data.prepared.chat_tokens import first_question as first_question
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
     from gptmini.data.prepared.meta import SPLITS as SPLITS
     from gptmini.data.prepared.meta import find_prepared as find_prepared
     from gptmini.data.prepared.meta import read_meta as read_meta
-    from gptmini.data.prepared.order import cut_windows as cut_windows
     from gptmini.data.prepared.order import starts_in_sources as starts_in_sources
     from gptmini.data.prepared.order import step_sequences as step_sequences
     from gptmini.data.prepared.preparation import prepare as prepare

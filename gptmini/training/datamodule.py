@@ -10,8 +10,7 @@ from torch import Tensor
 
 from gptmini.data import (
     TokenStore,
-    cut_windows,
-    shifted,
+    split_windows,
     starts_in_sources,
     step_sequences,
     validation_windows,
@@ -83,7 +82,6 @@ class TokenDataModule(L.LightningDataModule):
         )
 
     def _training_batches(self) -> Iterator[tuple[Tensor, Tensor]]:
-        tokens = self.store.tokens("train")
         first_step = self.trainer.global_step
         rank = self.trainer.global_rank
         n_ranks = self.trainer.world_size
@@ -100,15 +98,12 @@ class TokenDataModule(L.LightningDataModule):
                 rank=rank,
                 n_ranks=n_ranks,
             )
-            self.store.check_size("train")
-            windows = cut_windows(tokens, self._starts(sequences), self.context_length)
-            self.store.check_ids("train", windows)
-            return windows
+            return self.store.training_windows(self._starts(sequences), self.context_length)
 
         device = self.trainer.strategy.root_device
         if device.type not in CUT_AHEAD_FOR:
             numbers = itertools.count()
-            return (shifted(windows_of(number)) for number in numbers)
+            return (split_windows(windows_of(number)) for number in numbers)
 
         def cut(number: int, windows: np.ndarray) -> None:
             windows[:] = windows_of(number)

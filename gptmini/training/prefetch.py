@@ -51,7 +51,7 @@ def prefetch_batches(
             number += 1
             filled = thread.submit(fill, number)
 
-            yield split_windows(windows.long())  # (B, T) each
+            yield split_windows(windows)  # (B, T) each
     finally:
         # After a Ctrl-C, do not wait for the thread. The thread ends by itself after its current micro-batch.
         thread.shutdown(wait=False, cancel_futures=True)

@@ -1,6 +1,7 @@
 """Batch order as a pure function: complete passes, any number of ranks, constant cost."""
 
 import math
+from functools import partial
 from itertools import islice
 from types import SimpleNamespace
 
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 import gptmini
 from gptmini.data.prepared.batches import gather, validation_windows
+from gptmini.data.prepared.ids import cut_windows
 from gptmini.data.prepared.order import (
     divide_among,
     n_windows,
@@ -166,10 +168,8 @@ def store_of(*sources):
     ids = np.arange(sum(n for _, n in sources), dtype=np.uint16)
     return SimpleNamespace(
         sources=[TokenSource(f"{i}", weight, n) for i, (weight, n) in enumerate(sources)],
-        tokens=lambda split: ids,
         n_tokens=lambda split: len(ids),
-        check_size=lambda split: None,
-        check_ids=lambda split, ids: None,
+        training_windows=partial(cut_windows, ids),
     )
 
 

@@ -13,7 +13,7 @@ import gptmini
 from gptmini.console.progress import Watcher
 from gptmini.data import TextCorpus, prepare
 from gptmini.data.prepared import preparation
-from gptmini.data.prepared.batches import shifted
+from gptmini.data.prepared.batches import split_windows
 from gptmini.data.prepared.ids import without_marks
 from gptmini.interop.hugging_face import from_hugging_face
 from gptmini.interop.tokenizer_reading import read_tokenizer
@@ -192,7 +192,7 @@ def test_the_loss_is_that_of_transformers_with_labels(tmp_path, chats, monkeypat
         torch.testing.assert_close(loss, expected)
         torch.testing.assert_close(ours.blocks[0].mlp.input.weight.grad, wanted)
 
-    nothing, _ = shifted(np.full((2, 9), -5))
+    nothing, _ = split_windows(np.full((2, 9), -5))
     loss = training_loss(ours, nothing, torch.full((2, 8), -100), counted_share=share)
     assert loss == 0
 

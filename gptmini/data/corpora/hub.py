@@ -36,7 +36,7 @@ ADDRESS = "https://huggingface.co/datasets/"  # start of the address of a datase
 # This file is in the folder of the downloaded files. It contains the list of all files of the dataset.
 LIST = "gptmini-files.json"
 # The training files and the held-out files. Paths are relative to the root of the dataset.
-Chosen = tuple[list[str], list[str]]
+SplitFiles = tuple[list[str], list[str]]
 
 
 @validate_call(config=STRICT)
@@ -83,7 +83,7 @@ def hub_text(
 
 def choose_files(
     dataset: str, paths: Iterable[str], *, subset: str | None, split: str, val_split: str | None
-) -> Chosen:
+) -> SplitFiles:
     """Choose the training files and the held-out files from the paths of all Parquet files of a dataset.
 
     The training split "train" may also be files that do not name a split, such as sample/10BT/000_00000.parquet.
@@ -96,28 +96,29 @@ def choose_files(
     if subset is not None:
         files = [path for path in files if path.startswith((f"{subset}/", f"data/{subset}/"))]
 
-    found = {name: _files_of(files, name) for name in {*HELD_OUT, val_split or "test", split}}
-    if split == "train" and not found[split]:
-        named = {path for name in HELD_OUT for path in found[name]}
-        found[split] = [path for path in files if path not in named]
+    by_split = {name: _files_of(files, name) for name in {*HELD_OUT, val_split or "test", split}}
+    if split == "train" and not by_split[split]:
+        held_out = {path for name in HELD_OUT for path in by_split[name]}
+        by_split[split] = [path for path in files if path not in held_out]
     if val_split is None:
-        val_split = next((name for name in HELD_OUT if found[name] and name != split), None)
+        val_split = next((name for name in HELD_OUT if by_split[name] and name != split), None)
     elif val_split == split:
         raise UserError(f"data.split and data.val_split must be different, got {split} and {split}")
 
     split_folder = re.compile(rf"/(partial-)?{re.escape(split)}$")
-    parents = [PurePosixPath(path).parent.as_posix() for path in found[split]]
+    parents = [PurePosixPath(path).parent.as_posix() for path in by_split[split]]
     folders = sorted({split_folder.sub("", parent) for parent in parents})
     if len(folders) > 1:
-        known = names_of(folders, NAMES_SHOWN)
-        raise UserError(f"data.subset must be one folder of {dataset} ({known}), got {subset}")
+        raise UserError(
+            f"data.subset must be one folder of {dataset} ({names_of(folders, NAMES_SHOWN)}), got {subset}"
+        )
     for key, name in (("split", split), ("val_split", val_split)):
-        if name is not None and not found[name]:
-            known = names_of(all_files, NAMES_SHOWN) or "none"
+        if name is not None and not by_split[name]:
             raise UserError(
-                f"data.{key}={name} with data.subset={subset} must name Parquet files of {dataset}, got {known}"
+                f"data.{key}={name} with data.subset={subset} must name Parquet files of {dataset}, got "
+                f"{names_of(all_files, NAMES_SHOWN) or 'none'}"
             )
-    return found[split], found[val_split] if val_split else []
+    return by_split[split], by_split[val_split] if val_split else []
 
 
 def _files_of(files: list[str], split: str) -> list[str]:
@@ -131,18 +132,18 @@ def _downloaded(
     root: Path,
     dataset: str,
     revision: str | None,
-    choose: Callable[[list[str]], Chosen],
+    choose: Callable[[list[str]], SplitFiles],
     *,
     may_download: bool,
-) -> Chosen:
+) -> SplitFiles:
     # The list of all files of the dataset and the commit are stored next to the files, so that later runs work offline.
     path_of_list = root / LIST
-    known: dict[str, Any] = {}
+    listing: dict[str, Any] = {}
     if path_of_list.is_file():
-        known = read_json(path_of_list)
-        if not known.keys() >= {"commit", "files"}:
+        listing = read_json(path_of_list)
+        if not listing.keys() >= {"commit", "files"}:
             raise UserError(f"{path_of_list} must have the keys commit and files; delete the file")
-        train, val = choose(known["files"])
+        train, val = choose(listing["files"])
         if all((root / path).is_file() for path in (*train, *val)):
             return train, val
     if not may_download:
@@ -154,19 +155,19 @@ def _downloaded(
     api = HfApi()
     instead = "data.dataset may also be a local folder with the Parquet files of the dataset"
     with downloading(f"the dataset {dataset}", instead):
-        known = known or _list_files(api, dataset, revision)
-        train, val = choose(known["files"])
+        listing = listing or _list_files(api, dataset, revision)
+        train, val = choose(listing["files"])
         for path in (*train, *val):
             api.hf_hub_download(
                 dataset,
                 path,
                 repo_type="dataset",
-                revision=known["commit"],
+                revision=listing["commit"],
                 local_dir=root,
             )
 
     with replacing(path_of_list) as file:
-        file.write(json.dumps(known, indent=1).encode("utf-8"))
+        file.write(json.dumps(listing, indent=1).encode("utf-8"))
     return train, val
 
 

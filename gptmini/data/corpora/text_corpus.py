@@ -19,7 +19,6 @@ from gptmini.data.reading.paths import (
     short_name,
 )
 from gptmini.data.reading.readers import (
-    DELIMITERS,
     FieldName,
     LossOn,
     OnError,
@@ -83,15 +82,15 @@ class TextCorpus(Corpus):
             self._reader_settings["template"] = template
             self._reader_settings["field"] = "messages" if field == "text" else field
 
-        found = find_files(self.path_key, path)
-        self.files = found.files
+        search = find_files(self.path_key, path)
+        self.files = search.files
         self.val_files: list[Path] = []
-        self._found_notes = found.notes()
+        self._notes_on_files = search.notes()
         if val_path is not None:
             held_out = find_files("data.val_path", val_path)
             self.val_files = held_out.files
-            self.files, notes = hold_out(found.files, held_out.files)
-            self._found_notes += notes + held_out.notes()
+            self.files, notes = hold_out(search.files, held_out.files)
+            self._notes_on_files += notes + held_out.notes()
         # Bytes of all files on disk.
         self.size = sum(file.stat().st_size for file in (*self.files, *self.val_files))
 
@@ -132,10 +131,9 @@ class TextCorpus(Corpus):
             yield from self._documents(None, self.files)
 
     def boundary(self) -> int | None:
-        """Return the number of UTF-8 bytes of training text, or None.
+        """Return the number of UTF-8 bytes of training text if the corpus is one plain text file with one document.
 
-        Return None unless the corpus is one plain text file with one document. If this file is compressed or not in
-        UTF-8, the file is read to count the bytes.
+        Otherwise return None. A file that is compressed or not in UTF-8 is read to count its bytes.
         """
         file = self.files[0]
         kind, packing = format_of(file)
@@ -144,9 +142,9 @@ class TextCorpus(Corpus):
             return None
 
         with open_text(file, self._reader.encoding) as text:
-            is_text_on_disk = text.is_utf8 and not packing
+            is_plain_utf8 = text.is_utf8 and not packing
             n_bytes = file.stat().st_size - text.offset
-        if not is_text_on_disk:
+        if not is_plain_utf8:
             n_bytes = sum(len(part.text.encode()) for part in self._new_reader().read(file))
         return int(n_bytes * (1 - self.val_fraction))
 
@@ -163,7 +161,7 @@ class TextCorpus(Corpus):
     def notes(self) -> list[str]:
         """Return the notes on files, records and the separator. The notes are complete after reading."""
         reader = self._reader
-        notes = [*self._found_notes, *note_about(self._empty, "skipped (contains no text)")]
+        notes = [*self._notes_on_files, *note_about(self._empty, "skipped (contains no text)")]
         if reader.separator is not None and not reader.n_separators:
             notes.append(
                 f"data.separator={reader.separator!r} never occurs; each plain text file is one document"
@@ -184,10 +182,11 @@ class TextCorpus(Corpus):
     def _identity_of(self, file: Path, digest_of: DigestOf) -> list[str]:
         kind, packing = format_of(file)
         is_quoted = self._reader.is_quoted(kind)
+        identity = [digest_of(file), kind, packing]
         # The default of CSV is not part of the identity, because earlier versions did not store it.
-        is_usual = kind not in DELIMITERS or (kind == "csv" and is_quoted)
-        quoting = [] if is_usual else ["quoted" if is_quoted else "unquoted"]
-        return [digest_of(file), kind, packing, *quoting]
+        if kind == "tsv" or (kind == "csv" and not is_quoted):
+            identity.append("quoted" if is_quoted else "unquoted")
+        return identity
 
     def _new_reader(self) -> Reader:
         return Reader(quote=self._quote, **self._reader_settings)

@@ -1,8 +1,7 @@
-"""Train on token files of other programs. These programs are nanoGPT, llm.c and modded-nanogpt.
+"""Train on token files of nanoGPT, llm.c and modded-nanogpt.
 
-A file of nanoGPT contains only ids of two bytes. A file of llm.c or modded-nanogpt starts with a header. The header
-consists of 256 integers of four bytes. These integers are a magic number, a version, the number of ids, and zeros. The
-version determines the size of an id.
+A file of nanoGPT contains only ids of two bytes. A file of the others starts with a header of 256 integers of four
+bytes: a magic number, a version, the number of ids, and zeros. The version determines the size of an id.
 """
 
 import glob
@@ -32,8 +31,7 @@ HEADER_START = struct.Struct("<3i")
 TYPES = {(20240520, 1): np.dtype("<u2"), (20240801, 7): np.dtype("<u4")}
 RAW = np.dtype("<u2")  # dtype of a file without a header
 SNIFFED = 2**12  # bytes at the start of a file that show what the file probably contains
-# If at least this many ids of two bytes are read and every second id is zero, the ids probably have more bytes.
-MANY_ZEROS = 16
+MANY_ZEROS = 16  # if every second one of at least this many ids is zero, the ids probably have more than two bytes
 TEXT = frozenset(b"\t\n\r" + bytes(range(0x20, 0x7F)))  # bytes of plain text
 
 IDS_AT_ONCE = 2**22  # ids that are counted at a time

@@ -9,8 +9,8 @@ import torch
 from pydantic import ConfigDict, Field, PositiveInt, SkipValidation, validate_call
 from torch import Tensor
 
-from gptmini.data.prepared.ids import NOT_COUNTED, Ids
-from gptmini.data.prepared.order import cut_windows, starts_in_sources
+from gptmini.data.prepared.ids import NOT_COUNTED, Ids, cut_windows
+from gptmini.data.prepared.order import starts_in_sources
 from gptmini.data.prepared.store import TokenStore
 from gptmini.settings import STRICT, Seed
 
@@ -36,20 +36,15 @@ def batches(
     Yields pairs of tokens and targets. The targets are shifted by one. Both tensors are int64 (B, T).
     Raises UserError if a source has fewer than 2 T training tokens, or if a token file has changed.
     """
-    tokens = store.tokens("train")
     for step in count(start_step):
         first = step * batch_size
-        sequences = np.arange(first, first + batch_size, dtype=np.int64)
         starts = starts_in_sources(
-            sequences,
+            np.arange(first, first + batch_size, dtype=np.int64),
             store.sources,
             context_length=context_length,
             seed=seed,
         )
-        store.check_size("train")
-        windows = cut_windows(tokens, starts, context_length)
-        store.check_ids("train", windows)
-        yield shifted(windows)
+        yield split_windows(store.training_windows(starts, context_length))
 
 
 def validation_windows(
@@ -75,19 +70,15 @@ def validation_windows(
 
 def gather(data: Ids, starts: np.ndarray, context_length: int) -> tuple[Tensor, Tensor]:
     """Cut windows from data (n_tokens,) at `starts` (B,). Return tokens and shifted targets, int64 (B, T) each."""
-    return shifted(cut_windows(data, starts, context_length))
+    return split_windows(cut_windows(data, starts, context_length))
 
 
-def shifted(windows: np.ndarray) -> tuple[Tensor, Tensor]:
-    """Split windows (B, T + 1) into tokens and targets shifted by one, int64 (B, T) each."""
-    return split_windows(torch.from_numpy(windows.astype(np.int64)))
-
-
-def split_windows(windows: Tensor) -> tuple[Tensor, Tensor]:
-    """Split windows, int64 (B, T + 1), into tokens and targets shifted by one, int64 (B, T) each.
+def split_windows(windows: np.ndarray | Tensor) -> tuple[Tensor, Tensor]:
+    """Split windows of ids (B, T + 1) into tokens and targets shifted by one, int64 (B, T) each.
 
     An id below 0 stands for the token ~id. The target of this token is NOT_COUNTED.
     """
+    windows = torch.as_tensor(windows).long()  # (B, T + 1)
     tokens = torch.maximum(windows, ~windows)  # (B, T + 1)
     targets = torch.where(windows < 0, NOT_COUNTED, windows)  # (B, T + 1)
     return tokens[:, :-1], targets[:, 1:]

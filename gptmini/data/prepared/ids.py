@@ -51,6 +51,11 @@ class Shards:
 Ids = np.ndarray | Shards
 
 
+def cut_windows(ids: Ids, starts: np.ndarray, context_length: int) -> np.ndarray:
+    """Cut windows with their last targets from ids (n_tokens,) at `starts` (B,). Return an array (B, T + 1)."""
+    return ids[starts[:, None] + np.arange(context_length + 1)]
+
+
 def without_marks(ids: np.ndarray) -> np.ndarray:
     """Remove the marks from ids of any shape.
 

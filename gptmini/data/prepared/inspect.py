@@ -38,8 +38,8 @@ def inspect_split(
     lengths = ends - starts
 
     def beginning(number: int) -> str:
-        shown = ids[starts[number] : min(ends[number], starts[number] + n_shown)]
-        return tokenizer.decode(without_marks(shown).tolist())
+        first_ids = ids[starts[number] : min(ends[number], starts[number] + n_shown)]
+        return tokenizer.decode(without_marks(first_ids).tolist())
 
     longest = np.argsort(-lengths, kind="stable")[:SHOWN].tolist()
     return SplitInspection(
@@ -58,12 +58,14 @@ def _documents(
     if store.has_index:
         after = store.document_ends(split).astype(np.int64)
     else:
-        found = []
+        positions = []  # of the id after each end-of-text
         for first in range(0, len(ids), IDS_AT_ONCE):
             block = without_marks(ids[first : first + IDS_AT_ONCE])
-            found.append(first + 1 + np.flatnonzero(block == tokenizer.end_of_text))
-        found.append(np.array([len(ids) + n_end]))  # as if end-of-text followed the last document
-        after = np.concatenate(found)
+            positions.append(first + 1 + np.flatnonzero(block == tokenizer.end_of_text))
+        positions.append(
+            np.array([len(ids) + n_end])
+        )  # as if end-of-text followed the last document
+        after = np.concatenate(positions)
 
     starts = np.append(0, after[:-1])
     ends = after - n_end

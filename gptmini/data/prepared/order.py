@@ -11,7 +11,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from gptmini.data.prepared.ids import Ids
 from gptmini.data.prepared.store import TokenSource
 from gptmini.system.errors import UserError
 
@@ -151,11 +150,6 @@ def permute(places: np.ndarray, size: int, keys: np.ndarray) -> np.ndarray:
         result[outside] = left * n_right + right
         outside = outside[result[outside] >= size]
     return result
-
-
-def cut_windows(data: Ids, starts: np.ndarray, context_length: int) -> np.ndarray:
-    """Cut windows with their last targets from data (n_tokens,) at `starts` (B,). Return an array (B, T + 1)."""
-    return data[starts[:, None] + np.arange(context_length + 1)]
 
 
 def _mix(values: np.ndarray, key: np.ndarray | np.uint64) -> np.ndarray:

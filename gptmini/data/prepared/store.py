@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gptmini.data.prepared.checksums import StoredFile
-from gptmini.data.prepared.ids import Ids, Shards, without_marks
+from gptmini.data.prepared.ids import Ids, Shards, cut_windows, without_marks
 from gptmini.data.prepared.meta import SPLITS, read_meta, remedy
 from gptmini.system.errors import UserError
 from gptmini.system.files import allow_open_files
@@ -104,6 +104,20 @@ class TokenStore:
         if self.has_index:
             return np.frombuffer(self._map(self._path(split)), dtype=self._dtype)
         return Shards([self._ids_at(place) for place in self.meta[split]["files"]])
+
+    @cached_property
+    def _training_tokens(self) -> Ids:
+        return self.tokens("train")
+
+    def training_windows(self, starts: np.ndarray, context_length: int) -> np.ndarray:
+        """Return the training windows with their last targets, (B, T + 1), that begin at the positions `starts` (B,).
+
+        Raises UserError if a token file has changed.
+        """
+        self.check_size("train")
+        windows = cut_windows(self._training_tokens, starts, context_length)
+        self.check_ids("train", windows)
+        return windows
 
     def document_ends(self, split: str) -> np.ndarray:
         """Return the position of the id after each document and its end-of-text, uint64 (n_documents,).

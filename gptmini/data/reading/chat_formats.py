@@ -7,7 +7,7 @@ from typing import Any
 
 from gptmini.data.reading.cutting import PART
 
-CHAT_FIELD = "messages"  # the field that contains the chat, unless data.field is set
+CHAT_FIELD = "messages"  # the field that contains the chat, unless data.field names another one
 SHOWN = 60  # number of characters of a value that an error message shows
 # A part of the identity of prepared chats. It changes if the same files lead to other tokens.
 CHAT_VERSION = 2
@@ -23,8 +23,6 @@ SPEAKERS = {
     "tool": "tool",
     "observation": "tool",
 }
-
-
 # Fields that other programs use to choose what is trained on. Only Alpaca's format uses "history".
 UNUSED = ("chosen", "rejected", "label", "functions", "documents", "history")
 LABELS = ("label", "kto_tag")  # false if the answer of a record is a bad example
@@ -59,9 +57,8 @@ def messages_of(record: Any, field: str | None) -> list[dict[str, Any]]:
     fields = format_of_chat(record)
     if fields is not None:
         return _with_system(record, checked_messages(FORMATS[fields](record)))
-    known = "; ".join(" and ".join(fields) for fields in FORMATS)
-    found = ", ".join(map(str, record)) or "none"
-    raise ChatFormatError(f"expected the fields of a chat ({known}), got the fields {found:.200}")
+    formats = "; ".join(" and ".join(fields) for fields in FORMATS)
+    raise ChatFormatError(f"expected the fields of a chat ({formats}), got {_fields_of(record)}")
 
 
 def format_of_chat(record: dict[str, Any]) -> tuple[str, ...] | None:
@@ -115,14 +112,14 @@ def _with_system(record: dict[str, Any], messages: list[dict[str, Any]]) -> list
 
 
 def _alpaca(record: dict[str, Any]) -> list[Any]:
-    asked = record["instruction"]
-    more = record.get("input")
-    if isinstance(asked, str) and more:
-        if not isinstance(more, str):
-            raise ChatFormatError(f"the field 'input' must be a string, got {_shown(more)}")
-        asked = f"{asked}\n\n{more}"
+    question = record["instruction"]
+    material = record.get("input")
+    if isinstance(question, str) and material:
+        if not isinstance(material, str):
+            raise ChatFormatError(f"the field 'input' must be a string, got {_shown(material)}")
+        question = f"{question}\n\n{material}"
     earlier = _list_in(record.get("history") or [], "the field 'history'")
-    turns = [*earlier, [asked, record["output"]]]
+    turns = [*earlier, [question, record["output"]]]
     if not all(isinstance(turn, list) and len(turn) == 2 for turn in turns):
         raise ChatFormatError(
             f"the field 'history' must contain questions with their answers, got {_shown(earlier)}"
@@ -168,9 +165,8 @@ def _field(record: Any, field: str) -> Any:
     value = record
     for name in field.split("."):
         if not isinstance(value, dict) or name not in value:
-            found = ", ".join(map(str, value)) if isinstance(value, dict) else _shown(value)
             raise ChatFormatError(
-                f"expected the field '{field}', as data.field says, got the fields {found:.200}"
+                f"expected the field '{field}', as data.field says, got {_fields_of(value)}"
             )
         value = value[name]
     return value
@@ -185,15 +181,15 @@ def checked_messages(messages: Any) -> list[dict[str, Any]]:
 
 
 def _list_in(value: Any, name: str) -> Sequence[Any]:
-    found = value
+    parsed = value
     if isinstance(value, str):
         with suppress(ValueError, RecursionError):
-            found = json.loads(value)
-    if not isinstance(found, Sequence) or isinstance(found, str):
+            parsed = json.loads(value)
+    if not isinstance(parsed, Sequence) or isinstance(parsed, str):
         raise ChatFormatError(
             f"{name} must be a list, or a string with a list in JSON, got {_shown(value)}"
         )
-    return found
+    return parsed
 
 
 def _message(message: Any, number: int) -> dict[str, Any]:
@@ -237,6 +233,12 @@ def _wrong(number: int, field: str, wanted: str, value: Any) -> ChatFormatError:
     return ChatFormatError(
         f"message {number}: the field '{field}' must be {wanted}, got {_shown(value)}"
     )
+
+
+def _fields_of(value: Any) -> str:
+    if not isinstance(value, dict):
+        return _shown(value)
+    return f"the fields {', '.join(map(str, value)) or 'none':.200}"
 
 
 def _shown(value: Any) -> str:

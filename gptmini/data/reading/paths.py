@@ -1,7 +1,4 @@
-"""Find the files of a path that a user gives.
-
-The path is a file, a folder, a glob, standard input, or a list of these.
-"""
+"""Find the files of a path that a user gives: a file, a folder, a glob, standard input, or a list of these."""
 
 import atexit
 import codecs
@@ -15,7 +12,7 @@ import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from itertools import chain, takewhile
+from itertools import takewhile
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -29,8 +26,9 @@ from gptmini.system.files import exists, naming
 
 STANDARD_INPUT = "-"  # the path of standard input, as in other programs
 SNIFFED = 2**13  # bytes at the start of a file that decide whether the file is text
-# Characters. The name of a prepared folder then fits into half a line of a terminal.
-LONGEST_SHORT_NAME = 30
+LONGEST_SHORT_NAME = (
+    30  # characters, so that the name of a prepared folder fits into half a line of a terminal
+)
 # gptmini cannot read text from files with these extensions. A model would learn the syntax of JSON from .json files.
 PACKAGES = (".lz4", ".zip", ".7z", ".rar", ".tar", ".tgz")
 DOCUMENTS = (".json", ".arrow", ".pdf", ".doc", ".docx", ".odt", ".epub")
@@ -86,17 +84,17 @@ def find_files(key: str, paths: Paths, *, takes_own: bool = False) -> FoundFiles
     if not path_list:
         raise UserError(f"{key} must be a file, folder or glob, got an empty list")
 
-    all_found = [_find(key, str(path), takes_own) for path in path_list]
-    # If a file has several names, keep the first name.
     files: dict[tuple[int, int], Path] = {}
-    for file in chain.from_iterable(found.files for found in all_found):
-        files.setdefault(_identity_of(file), file)
-    return FoundFiles(
-        files=list(files.values()),
-        left_out=[path for found in all_found for path in found.left_out],
-        own=[path for found in all_found for path in found.own],
-        unreadable=[path for found in all_found for path in found.unreadable],
-    )
+    result = FoundFiles()
+    for path in path_list:
+        of_path = _find(key, str(path), takes_own)
+        for file in of_path.files:
+            files.setdefault(_identity_of(file), file)  # keep the first name of a file
+        result.left_out.extend(of_path.left_out)
+        result.own.extend(of_path.own)
+        result.unreadable.extend(of_path.unreadable)
+    result.files.extend(files.values())
+    return result
 
 
 def hold_out(files: Sequence[Path], held_out: Sequence[Path]) -> tuple[list[Path], list[str]]:
@@ -122,7 +120,7 @@ def note_about(files: Sequence[Path], what: str, *, noun: str = "file") -> list[
 
 
 def short_name(paths: Paths) -> str:
-    """Return a name for the text of a path, of lower-case ASCII letters, digits and dashes. The name may be empty.
+    """Return a name for the text of a path. It consists of lower-case ASCII letters, digits and dashes, or is empty.
 
     The name of books/*.txt is "books", and the name of a.txt and two more paths is "a-and-2-more".
     """
@@ -163,20 +161,20 @@ def _find(key: str, path: str, takes_own: bool) -> FoundFiles:
 
     given = Path(path).expanduser()
     if not exists(str(given)):
-        found = _find_by_glob(key, given, takes_own)
+        result = _find_by_glob(key, given, takes_own)
     elif given.is_dir():
         return _find_in_folder(key, given)
     elif given.is_file():
-        found = FoundFiles([given])
+        result = FoundFiles([given])
     else:  # a pipe can be read only once
         raise UserError(f"{key} must be a regular file or a folder, got {path}")
 
-    for file in found.files:
+    for file in result.files:
         ending = ending_of(file)
         if ending in REFUSED:
             remedy = "decompress the file" if ending in PACKAGES else "convert it to .txt or .jsonl"
             raise UserError(f"{key} does not support {ending} files, got {file}; {remedy} first")
-    return found
+    return result
 
 
 def _find_by_glob(key: str, pattern: Path, takes_own: bool) -> FoundFiles:
@@ -188,51 +186,51 @@ def _find_by_glob(key: str, pattern: Path, takes_own: bool) -> FoundFiles:
     if takes_own:
         return FoundFiles(files)
 
-    found = FoundFiles()
+    result = FoundFiles()
     # The user gave the names of the folders before the first star, so these folders are not skipped.
     named = set(Path(*takewhile(lambda part: not glob.has_magic(part), pattern.parts), "x").parents)
     is_own = cache(is_own_folder)
     for file in files:
         if not os.access(file, os.R_OK):
-            found.unreadable.append(file)
+            result.unreadable.append(file)
             continue
-        own = [folder for folder in file.parents if folder not in named and is_own(folder)]
-        own += [file] if is_own_file(file) else []
-        if not own:
-            found.files.append(file)
-        elif own[0] not in found.own:
-            found.own.append(own[0])
-    if not found.files:
-        raise UserError(f"{key} must match a text file, got {pattern}; {found.notes()[0]}")
-    return found
+        written = [folder for folder in file.parents if folder not in named and is_own(folder)]
+        written += [file] if is_own_file(file) else []
+        if not written:
+            result.files.append(file)
+        elif written[0] not in result.own:
+            result.own.append(written[0])
+    if not result.files:
+        raise UserError(f"{key} must match a text file, got {pattern}; {result.notes()[0]}")
+    return result
 
 
 def _find_in_folder(key: str, folder: Path) -> FoundFiles:
-    found = FoundFiles()
-    for file in sorted(_walk(folder, found)):
+    result = FoundFiles()
+    for file in sorted(_walk(folder, result)):
         if not os.access(file, os.R_OK):
-            found.unreadable.append(file)
+            result.unreadable.append(file)
         elif is_own_file(file):
-            found.own.append(file)
+            result.own.append(file)
         elif _holds_text(file):
-            found.files.append(file)
+            result.files.append(file)
         else:
-            found.left_out.append(file)
+            result.left_out.append(file)
 
-    if not found.files:
-        reasons = "; ".join(["", *found.notes()])
+    if not result.files:
+        reasons = "; ".join(["", *result.notes()])
         raise UserError(f"{key} must contain a text file, got the folder {folder}{reasons}")
-    return found
+    return result
 
 
-def _walk(root: Path, found: FoundFiles) -> Iterator[Path]:
+def _walk(root: Path, skipped: FoundFiles) -> Iterator[Path]:
     """Yield every file in a folder, at any depth and through links, except hidden files. Note the skipped folders.
 
     Each folder is visited once, although links may form a loop.
     """
 
     def note_error(error: OSError) -> None:
-        found.unreadable.append(Path(os.fsdecode(error.filename)))
+        skipped.unreadable.append(Path(os.fsdecode(error.filename)))
 
     seen: set[tuple[int, int]] = set()
     for place, subfolders, names in os.walk(root, onerror=note_error, followlinks=True):
@@ -241,13 +239,13 @@ def _walk(root: Path, found: FoundFiles) -> Iterator[Path]:
         if identity in seen:
             subfolders.clear()
         elif is_own_folder(folder, names):
-            found.own.append(folder)
+            skipped.own.append(folder)
             subfolders.clear()
         else:
             # os.walk visits only the folders that stay in this list. Links come last, because a link may point to
             # another folder of the list.
-            shown = [name for name in subfolders if not name.startswith(".")]
-            subfolders[:] = sorted(shown, key=lambda name: ((folder / name).is_symlink(), name))
+            visible = [name for name in subfolders if not name.startswith(".")]
+            subfolders[:] = sorted(visible, key=lambda name: ((folder / name).is_symlink(), name))
             files = (folder / name for name in names if not name.startswith("."))
             yield from (file for file in files if file.is_file())
         seen.add(identity)
@@ -260,8 +258,8 @@ def _holds_text(file: Path) -> bool:
     if kind != "text" or packing:
         return True
 
-    with file.open("rb") as opened:
-        data = opened.read(SNIFFED)
+    with file.open("rb") as content:
+        data = content.read(SNIFFED)
     if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return True
     try:

@@ -3,6 +3,7 @@
 import csv
 import json
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -48,41 +49,30 @@ Template = Literal["chat"]
 LossOn = Literal["all", "answers"]
 
 
+@dataclass(kw_only=True)
 class Reader:
-    """A reader that yields the documents of files, one file after the other. It counts separators and skipped records.
+    """A reader of the documents of files. It counts separators and skipped records.
 
     The message about an unreadable record contains the file, the line or row, and the byte offset of the line.
     """
 
-    def __init__(
-        self,
-        *,
-        field: str = "text",
-        separator: str | None = None,
-        encoding: str = "utf-8",
-        on_error: OnError = "fail",
-        template: Template | None = None,
-        quote: bool | None = None,
-    ) -> None:
-        """Configure the reader.
+    # Name of the field that contains the text in JSON, CSV, TSV and Parquet. The name a.b means the field b of the
+    # record in the field a.
+    field: str = "text"
+    separator: str | None = (
+        None  # text between documents of a plain text file; None if a file is one document
+    )
+    encoding: str = (
+        "utf-8"  # Python's name of the encoding; a byte order mark in a file overrides it
+    )
+    on_error: OnError = "fail"  # "skip" skips unreadable records
+    # "chat" if the records contain chats. Each chat becomes a document in one part, with the messages in JSON.
+    template: Template | None = None
+    # Whether quotation marks around a value of CSV or TSV are not part of the value. None: True for CSV.
+    quote: bool | None = None
 
-        Args:
-            field: name of the field that contains the text in JSON, CSV, TSV and Parquet. The name a.b means the field
-                b of the record in the field a.
-            separator: text between the documents of a plain text file; None if a file is one document.
-            encoding: the name that Python uses for the encoding. A byte order mark in a file overrides it.
-            on_error: "fail", or "skip" to skip unreadable records.
-            template: "chat" if the records contain chats. Each chat becomes a document in one part, which
-                contains the messages in JSON.
-            quote: whether quotation marks around a value of CSV or TSV are not part of the value. None: True for CSV.
-        """
-        self.template = template
-        self.quote = quote
-        self.field = field
-        self.separator = separator
-        self.encoding = encoding
-        self.on_error = on_error
-
+    def __post_init__(self) -> None:
+        """Start to count."""
         self.position = 0  # bytes of the current file on disk that have been read
         self.n_separators = 0  # number of separators that were found in plain text
         self.skipped = SkippedRecords()
@@ -98,18 +88,18 @@ class Reader:
         """
         self.position = 0
         kind, packing = format_of(path)
+        if kind == "parquet" and packing:
+            raise UserError(
+                f"Parquet files must not be compressed, got {path}; decompress the file first"
+            )
         if kind == "parquet":
-            if packing:
-                raise UserError(
-                    f"Parquet files must not be compressed, got {path}; decompress the file first"
-                )
             yield from in_parts(self._parquet_texts(path), path)
             return
-
         if self.template and kind != "jsonl":
             raise UserError(
                 f"data.template=chat requires JSON lines or Parquet, got the format '{kind}' of {path}"
             )
+
         with open_text(path, self.encoding) as file:
             if kind == "text":
                 blocks = self._separated(decoded(file))
@@ -294,10 +284,12 @@ class Reader:
 
 
 def _missing(where: str, field: str, names: list[str]) -> str:
-    shown_names = [name if name.isprintable() else repr(name) for name in names[:FIELDS_SHOWN]]
-    found = ", ".join(shown_names) or "none"
+    printable = [name if name.isprintable() else repr(name) for name in names[:FIELDS_SHOWN]]
     # gptmini.evaluation.texts replaces data.field by the option --field.
-    return f"{where}: expected the field '{field}' (set data.field to read another one), got the fields {found}"
+    return (
+        f"{where}: expected the field '{field}' (set data.field to read another one), got the fields "
+        f"{', '.join(printable) or 'none'}"
+    )
 
 
 def _has_rows(value: str, delimiter: str, n_values: int) -> bool:
