@@ -20,7 +20,7 @@ from gptmini.system.files import expand_home
 from gptmini.tokenizer import Tokenizer, from_dict, prebuilt
 
 if TYPE_CHECKING:
-    from gptmini.evaluation.measured import TrainedModel
+    from gptmini.evaluation.measurement import TrainedModel
     from gptmini.model.gpt import GPT
 
 
@@ -205,7 +205,7 @@ def open_model(path: Path) -> "TrainedModel":
     """Load a model from a run, a checkpoint or an exported folder, and find the training tokens of the model."""
     from gptmini.checkpoint.file import read_checkpoint
     from gptmini.data import find_prepared
-    from gptmini.evaluation.measured import TrainedModel
+    from gptmini.evaluation.measurement import TrainedModel
     from gptmini.runs import named_run
 
     if is_exported(path):

@@ -18,8 +18,8 @@ from gptmini.system.process import OUT_OF_RESOURCES, restore_gc_and_sigint
 
 # Importing torch takes seconds, so main imports it after the options are checked.
 if TYPE_CHECKING:
-    from gptmini.evaluation.measured import TrainedModel
-    from gptmini.evaluation.texts import HeldOutText
+    from gptmini.evaluation.held_out import HeldOutText
+    from gptmini.evaluation.measurement import TrainedModel
 
 FIELD = "text"
 SPLIT = "val"
@@ -73,7 +73,7 @@ def main(arguments: list[str]) -> None:
 
     from rich.console import Console
 
-    from gptmini.evaluation.measured import measure, report_of, scores_per_document
+    from gptmini.evaluation.measurement import measure, report_of, scores_per_document
     from gptmini.system.hardware import choose_device
 
     restore_gc_and_sigint()
@@ -121,7 +121,7 @@ def open_text(options: argparse.Namespace, trained: "TrainedModel") -> "HeldOutT
 
     Raises UserError if the text cannot be read, or if neither the options nor the checkpoint name a text.
     """
-    from gptmini.evaluation.texts import PreparedText, TextFiles
+    from gptmini.evaluation.held_out import PreparedText, TextFiles
 
     if options.text is not None:
         return TextFiles(options.text, options.field or FIELD, options.max_tokens)

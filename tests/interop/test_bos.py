@@ -14,8 +14,8 @@ from gptmini.data import TextCorpus, TokenFiles, prepare
 from gptmini.data.prepared import tasks
 from gptmini.data.prepared.inspect import inspect_split
 from gptmini.data.reading import cutting
-from gptmini.evaluation.measured import TrainedModel, measure
-from gptmini.evaluation.texts import PreparedText, TextFiles
+from gptmini.evaluation.held_out import PreparedText, TextFiles
+from gptmini.evaluation.measurement import TrainedModel, measure
 from gptmini.generation.text import prompt_ids
 from gptmini.interop.reading import read_folder
 from gptmini.loading import builder_of

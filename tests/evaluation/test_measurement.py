@@ -9,9 +9,9 @@ import pytest
 from tokenizers import normalizers
 
 from gptmini.data import TextCorpus, prepare
-from gptmini.evaluation import measured as measuring
-from gptmini.evaluation.measured import TrainedModel, measure
-from gptmini.evaluation.texts import PreparedText, TextFiles
+from gptmini.evaluation import measurement
+from gptmini.evaluation.held_out import PreparedText, TextFiles
+from gptmini.evaluation.measurement import TrainedModel, measure
 from gptmini.loading import builder_of
 from gptmini.tokenizer import CharTokenizer, LibraryTokenizer, byte
 from interop.library_tokenizers import learned, of_sentence_piece
@@ -91,5 +91,5 @@ def test_the_bytes_are_those_of_the_documents(tmp_path, change, is_prepared):
     assert own.sums.n_bytes.sum() == pytest.approx(sum(lengths))
     if not is_prepared or change == "adds a space":
         assert own.sums.n_bytes.tolist() == lengths
-    comparison = measuring.report_of(text, [own, other])["comparison"]
+    comparison = measurement.report_of(text, [own, other])["comparison"]
     assert comparison["share_won_by_first"] is not None

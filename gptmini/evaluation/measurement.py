@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gptmini.data import tokens_per_byte_of
+from gptmini.evaluation.held_out import HeldOutText
 from gptmini.evaluation.intervals import (
     SHARE,
     Interval,
@@ -16,7 +17,6 @@ from gptmini.evaluation.intervals import (
     n_equal_parts,
 )
 from gptmini.evaluation.score import Evaluation, Sums, exponential, score
-from gptmini.evaluation.texts import HeldOutText
 from gptmini.evaluation.windows import BLOCK_BYTES, documents_alone, stream
 from gptmini.model import GPT
 from gptmini.system.errors import UserError
