@@ -5,15 +5,22 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import yaml
+
+from gptmini import checkpoint, interop
 from gptmini.commands.mistakes import one_line_errors
 from gptmini.commands.options import parse_options
 from gptmini.console.printing import print_lines, print_topic, sampling_command
 from gptmini.loading import local_path
+from gptmini.model import GPTConfig
+from gptmini.report.tables import config_table
+from gptmini.runs import METRICS, STEP, TIME, RunStatus, line_of, write_config, write_status
 from gptmini.system.errors import UserError
+from gptmini.system.files import new_folder
 from gptmini.system.process import restore_gc_and_sigint
 
 if TYPE_CHECKING:
-    from gptmini.model import GPT, GPTConfig
+    from gptmini.model import GPT
     from gptmini.tokenizer import Tokenizer
 
 
@@ -34,21 +41,18 @@ def main(arguments: list[str]) -> None:
     options = parse_options("import", DESCRIPTION, OPTIONS, arguments)
     folder = options.run
 
-    from gptmini.checkpoint.file import header, write_checkpoint
-    from gptmini.interop.folder import require_empty
-    from gptmini.interop.folder_settings import read_source_settings
-    from gptmini.system.files import new_folder
-
     restore_gc_and_sigint()
-    require_empty(folder)
+    interop.require_empty(folder)
     source = local_path(options.source)
     model, tokenizer = read_model(options.source, source, options.meta)
     state = {f"model.{name}": weight for name, weight in model.state_dict().items()}
-    described = header(model.config, tokenizer.to_dict(), published=read_source_settings(source))
-    checkpoint = {"gptmini": described, "state_dict": state}
+    described = checkpoint.header(
+        model.config, tokenizer.to_dict(), published=interop.read_source_settings(source)
+    )
+    contents = {"gptmini": described, "state_dict": state}
     with new_folder(folder) as temporary:
         (temporary / "checkpoints").mkdir()
-        write_checkpoint(checkpoint, temporary / "checkpoints" / "best.ckpt")
+        checkpoint.write_checkpoint(contents, temporary / "checkpoints" / "best.ckpt")
         _describe(temporary, options.source, model.config)
 
     print_lines(
@@ -58,29 +62,23 @@ def main(arguments: list[str]) -> None:
     print_topic("next", sampling_command(folder, tokenizer.chat_template))
 
 
-def _describe(folder: Path, source: str, sizes: "GPTConfig") -> None:
+def _describe(folder: Path, source: str, sizes: GPTConfig) -> None:
     """Write what the other commands require, so that they read the folder as a run of zero steps."""
-    import yaml
 
     from gptmini.report import config_table
-    from gptmini.runs import RunStatus, write_status
-    from gptmini.runs.metrics import FILE, STEP, TIME, line_of
-    from gptmini.runs.run_folder import write_config
 
     config = {"init_from": source, "model": asdict(sizes), "trainer": {"max_steps": 0}}
     write_config(yaml.safe_dump(config, sort_keys=False), folder, [f"init_from={source}"])
     write_status(folder, RunStatus(state="done", step=0))
     line = line_of({STEP: 0, TIME: time.time(), "setup/config": config_table(config)})
-    (folder / FILE).write_bytes(line)
+    (folder / METRICS).write_bytes(line)
 
 
 def read_model(source: str, path: Path, meta: Path | None) -> "tuple[GPT, Tokenizer]":
     """Read the model and the tokenizer of SOURCE: a folder, or nanoGPT's checkpoint with its meta.pkl."""
-    from gptmini.interop import read_folder, read_nanogpt
-
     is_of_nanogpt = path.is_file() and path.suffix not in (".gguf", ".safetensors")
     if is_of_nanogpt:
-        return read_nanogpt(path, meta)
+        return interop.read_nanogpt(path, meta)
     if meta is not None:
         raise UserError(f"--meta applies only to nanoGPT's ckpt.pt, got {source}")
     if not (path / "config.json").exists():
@@ -89,4 +87,4 @@ def read_model(source: str, path: Path, meta: Path | None) -> "tuple[GPT, Tokeni
             "tokenizer.json, nanoGPT's ckpt.pt, or the name of a model on the Hugging Face hub; GGUF files cannot be "
             "imported, and an adapter such as a LoRA must first be merged into its base model"
         )
-    return read_folder(path)
+    return interop.read_folder(path)

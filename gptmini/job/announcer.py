@@ -23,7 +23,7 @@ from gptmini.training.settings import Settings
 if TYPE_CHECKING:  # importing Lightning takes seconds
     from rich.console import Console
 
-    from gptmini.checkpoint.training_state import TrainingState
+    from gptmini.checkpoint import TrainingState
     from gptmini.configuration.overrides import Typed
     from gptmini.data import TokenStore
     from gptmini.model import GPT, GPTConfig
@@ -116,7 +116,7 @@ class Announcer:
         self._print_batch(module.settings)
 
     def _print_if_not_exportable(self, config: "GPTConfig") -> None:
-        from gptmini.interop.architectures import choose_architecture
+        from gptmini.interop import choose_architecture
 
         try:
             choose_architecture(config)

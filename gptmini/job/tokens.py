@@ -7,7 +7,7 @@ from gptmini.configuration.messages import advising_on_memory
 from gptmini.training.settings import TextSettings
 
 if TYPE_CHECKING:
-    from gptmini.checkpoint.training_state import TrainingState
+    from gptmini.checkpoint import TrainingState
     from gptmini.configuration.overrides import Typed
     from gptmini.console.progress import Watcher
     from gptmini.data import TokenStore

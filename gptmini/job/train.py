@@ -30,7 +30,7 @@ from gptmini.system.world import this_world
 from gptmini.training.settings import Settings
 
 if TYPE_CHECKING:
-    from gptmini.checkpoint.training_state import TrainingState
+    from gptmini.checkpoint import TrainingState
     from gptmini.console.progress import Watcher
     from gptmini.data import TokenStore
     from gptmini.runs import Run
@@ -155,8 +155,7 @@ def train_as_follower() -> TrainingResult | None:
     Return None if nothing was left to train. Raises UserError if a file that the plan names is missing on this machine.
     """
     began = time.monotonic()
-    from gptmini.checkpoint.file import read_checkpoint
-    from gptmini.checkpoint.training_state import TrainingState
+    from gptmini.checkpoint import TrainingState, read_checkpoint
     from gptmini.data import TokenStore
     from gptmini.runs import Run
     from gptmini.training.assembling import assemble

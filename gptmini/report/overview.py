@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gptmini.key_table import keys_with
-from gptmini.runs import RunStatus, is_training, read_config, read_lines, read_status
-from gptmini.runs.metrics import STEP
+from gptmini.runs import STEP, RunStatus, is_training, read_config, read_lines, read_status
 
 
 @dataclass(frozen=True, kw_only=True)

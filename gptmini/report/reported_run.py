@@ -4,8 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from gptmini.report.tables import leaves
-from gptmini.runs import curves_of, read_config, read_lines
-from gptmini.runs.metrics import FILE, STEP, picture_path, tags_of
+from gptmini.runs import METRICS, STEP, curves_of, picture_path, read_config, read_lines, tags_of
 from gptmini.system.errors import UserError
 from gptmini.system.untrusted import check_plain_folder
 
@@ -33,8 +32,8 @@ class ReportedRun:
         self.folder = folder
         config, _ = read_config(folder)
         self.config = dict(leaves(config))
-        if not (folder / FILE).is_file():
-            raise UserError(f"{folder} does not contain {FILE}; a report requires this file")
+        if not (folder / METRICS).is_file():
+            raise UserError(f"{folder} does not contain {METRICS}; a report requires this file")
 
         self.lines = read_lines(folder)
         self.curves = curves_of(self.lines)

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from gptmini.key_table import keys_with
-from gptmini.runs.metrics import STEP, Line, curves_of
+from gptmini.runs import STEP, Line, curves_of
 
 if TYPE_CHECKING:  # importing torch takes seconds
     from gptmini.data import TokenStore

@@ -1,49 +1,33 @@
 """Runs: find them, create and lock their folders, and resume them."""
 
-from gptmini.runs.find import (
-    RUNS,
-    every_run,
-    find_checkpoint,
-    find_run,
-    find_runs,
-    has_checkpoint,
-    named_run,
-    similar_run,
-)
-from gptmini.runs.metrics import curves_of, read_lines
-from gptmini.runs.resume import find_training_state
-from gptmini.runs.run import Run, open_run
-from gptmini.runs.run_folder import (
-    is_run,
-    is_training,
-    locked,
-    read_config,
-    relative_to_cwd,
-    root_of,
-)
-from gptmini.runs.status import RunStatus, read_status, write_status
-
-__all__ = [
-    "RUNS",
-    "Run",
-    "RunStatus",
-    "curves_of",
-    "every_run",
-    "find_checkpoint",
-    "find_run",
-    "find_runs",
-    "find_training_state",
-    "has_checkpoint",
-    "is_run",
-    "is_training",
-    "locked",
-    "named_run",
-    "open_run",
-    "read_config",
-    "read_lines",
-    "read_status",
-    "relative_to_cwd",
-    "root_of",
-    "similar_run",
-    "write_status",
-]
+from gptmini.runs.find import RUNS as RUNS
+from gptmini.runs.find import every_run as every_run
+from gptmini.runs.find import find_checkpoint as find_checkpoint
+from gptmini.runs.find import find_run as find_run
+from gptmini.runs.find import find_runs as find_runs
+from gptmini.runs.find import has_checkpoint as has_checkpoint
+from gptmini.runs.find import named_run as named_run
+from gptmini.runs.find import similar_run as similar_run
+from gptmini.runs.metrics import METRICS as METRICS
+from gptmini.runs.metrics import PICTURES as PICTURES
+from gptmini.runs.metrics import STEP as STEP
+from gptmini.runs.metrics import TIME as TIME
+from gptmini.runs.metrics import Line as Line
+from gptmini.runs.metrics import curves_of as curves_of
+from gptmini.runs.metrics import is_number as is_number
+from gptmini.runs.metrics import line_of as line_of
+from gptmini.runs.metrics import picture_path as picture_path
+from gptmini.runs.metrics import read_lines as read_lines
+from gptmini.runs.metrics import tags_of as tags_of
+from gptmini.runs.resume import find_training_state as find_training_state
+from gptmini.runs.run import Run as Run
+from gptmini.runs.run import open_run as open_run
+from gptmini.runs.run_folder import is_run as is_run
+from gptmini.runs.run_folder import is_training as is_training
+from gptmini.runs.run_folder import locked as locked
+from gptmini.runs.run_folder import read_config as read_config
+from gptmini.runs.run_folder import relative_to_cwd as relative_to_cwd
+from gptmini.runs.run_folder import write_config as write_config
+from gptmini.runs.status import RunStatus as RunStatus
+from gptmini.runs.status import read_status as read_status
+from gptmini.runs.status import write_status as write_status

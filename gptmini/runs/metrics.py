@@ -27,7 +27,7 @@ from gptmini.system.errors import UserError
 from gptmini.system.files import flush_file, replacing
 from gptmini.system.untrusted import LARGEST_JSON
 
-FILE = "metrics.jsonl"  # in the run's folder
+METRICS = "metrics.jsonl"  # in the run's folder
 PICTURES = "pictures"  # folder inside the run's folder
 STEP = "step"
 TIME = "time"
@@ -46,7 +46,7 @@ def read_lines(folder: Path, *, having: str = "") -> list[Line]:
     line by line, because a sparse file can be larger than the memory. Raises UserError if a line is not a JSON object
     with the entry "step", or is too long.
     """
-    path = folder / FILE
+    path = folder / METRICS
     if not path.is_file():
         return []
 
@@ -70,7 +70,7 @@ def _parsed(text: bytes, folder: Path, number: int) -> Line:
         line = None
     if not isinstance(line, dict) or type(line.get(STEP)) is not int:
         raise UserError(
-            f"line {number} of {folder / FILE} must be a JSON object with the key 'step'; move the file away"
+            f"line {number} of {folder / METRICS} must be a JSON object with the key 'step'; move the file away"
         )
     return line
 
@@ -119,10 +119,10 @@ def dropping_later_lines(folder: Path, step: int, *, validated: bool) -> Iterato
         if line[STEP] <= step and tags_of(kept):
             remaining.append(kept)
 
-    if not (folder / FILE).is_file():
+    if not (folder / METRICS).is_file():
         yield remaining
         return
-    with replacing(folder / FILE) as file:
+    with replacing(folder / METRICS) as file:
         for line in remaining:
             file.write(line_of(line))
         flush_file(file)  # if the disk is full, raise the error before the block runs

@@ -2,35 +2,29 @@
 
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from gptmini import checkpoint
 from gptmini.runs.find import checkpoints_in
 from gptmini.system.errors import UserError
 from gptmini.system.files import replacing
 
-if TYPE_CHECKING:  # importing torch takes seconds, and finding a run needs no torch
-    from gptmini.checkpoint.training_state import TrainingState
 
-
-def find_training_state(path: Path) -> "tuple[TrainingState | None, list[str]]":
+def find_training_state(path: Path) -> "tuple[checkpoint.TrainingState | None, list[str]]":
     """Read the training state of a .ckpt file, or of the readable checkpoint with the highest step in a run folder.
 
     Return None if the run has no checkpoint, and one line for each damaged checkpoint that was skipped. Raises
     UserError if every file is damaged or has no training state.
     """
-    from gptmini.checkpoint.file import read_checkpoint, step_of
-    from gptmini.checkpoint.training_state import TrainingState
-
     files = [path]
     if path.is_dir():
         # Try the latest checkpoint first. For a damaged file, step_of returns infinity. Therefore damaged files come
         # before the latest checkpoint and are reported.
-        files = sorted(checkpoints_in(path), key=step_of, reverse=True)
+        files = sorted(checkpoints_in(path), key=checkpoint.step_of, reverse=True)
 
     damaged = []
     for file in files:
         try:
-            return TrainingState.parse(read_checkpoint(file), file), damaged
+            return checkpoint.TrainingState.parse(checkpoint.read_checkpoint(file), file), damaged
         except UserError as error:
             damaged.append(str(error))
 
@@ -61,14 +55,12 @@ def make_latest(path: Path, step: int, folder: Path) -> list[Path]:
 
 def _set_aside_if_later(file: Path, step: int) -> list[Path]:
     """Rename a checkpoint that is damaged or later than `step`. Return its new name in a list."""
-    from gptmini.checkpoint.file import step_of
-
     if not file.is_file():
         return []
-    own_step = step_of(file)
-    if own_step <= step:
+    file_step = checkpoint.step_of(file)
+    if file_step <= step:
         return []
-    return [file.replace(file.with_name(f"set-aside-{file.stem}-{own_step}.ckpt"))]
+    return [file.replace(file.with_name(f"set-aside-{file.stem}-{file_step}.ckpt"))]
 
 
 def remove_leftovers(folder: Path) -> None:

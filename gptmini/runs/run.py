@@ -3,8 +3,9 @@
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TextIO
 
+from gptmini import checkpoint
 from gptmini.runs.find import find_run, named_run
 from gptmini.runs.metrics import Line, dropping_later_lines
 from gptmini.runs.resume import find_training_state, make_latest, remove_leftovers
@@ -20,9 +21,6 @@ from gptmini.runs.run_folder import (
 )
 from gptmini.runs.status import RunStatus, read_status, write_status
 from gptmini.system.untrusted import check_plain_folder
-
-if TYPE_CHECKING:  # importing torch takes seconds, and finding a run needs no torch
-    from gptmini.checkpoint.training_state import TrainingState
 
 
 class Run:
@@ -42,7 +40,7 @@ class Run:
         root: Path | None,
         *,
         resumed: bool,
-        state: "TrainingState | None" = None,
+        state: "checkpoint.TrainingState | None" = None,
         notes: Sequence[str] = (),
     ) -> None:
         self.folder = folder

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from gptmini.runs.status import FILE as STATUS
+from gptmini.runs.status import STATUS
 from gptmini.system.errors import TryLater, UserError
 from gptmini.system.files import naming, replace_by_symlink, replacing
 from gptmini.system.untrusted import is_run_config, read_yaml

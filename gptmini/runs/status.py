@@ -13,7 +13,7 @@ from gptmini.system.errors import UserError
 from gptmini.system.files import replacing
 from gptmini.system.untrusted import read_json
 
-FILE = "state"  # in the run's folder
+STATUS = "state"  # in the run's folder
 
 # The states of a run:
 # - running: the run is training. If no process holds the lock of the run, the run was killed.
@@ -42,7 +42,7 @@ class RunStatus:
 
 def write_status(folder: Path, state: RunStatus) -> None:
     """Write the state of a run into the folder of the run. Another process sees either the old file or the new file."""
-    with replacing(folder / FILE) as file:
+    with replacing(folder / STATUS) as file:
         file.write(f"{json.dumps(asdict(state))}\n".encode())
 
 
@@ -51,7 +51,7 @@ def read_status(folder: Path) -> RunStatus | None:
 
     Raises UserError if the file 'state' does not contain the state of a run.
     """
-    path = folder / FILE
+    path = folder / STATUS
     if not path.is_file():
         return None
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from lightning import Callback
 
-from gptmini.checkpoint.training_state import TrainingState
+from gptmini.checkpoint import TrainingState
 from gptmini.data import TokenStore
 from gptmini.loading import initial_model
 from gptmini.model import GPT, GPTConfig, new_gpt

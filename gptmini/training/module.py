@@ -28,8 +28,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils import clip_grad_norm_, get_total_norm
 
-from gptmini.checkpoint.file import header
-from gptmini.checkpoint.training_state import TrainingState
+from gptmini.checkpoint import TrainingState, header
 from gptmini.data import NOT_COUNTED, TokenStore, tokens_per_byte_of
 from gptmini.evaluation import Evaluation, Tally, token_losses
 from gptmini.model import GPT, training_loss

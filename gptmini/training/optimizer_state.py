@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import Parameter
 from torch.optim import Optimizer
 
-from gptmini.checkpoint.file import WEIGHTS_PREFIX
+from gptmini.checkpoint import WEIGHTS_PREFIX
 from gptmini.training.devices import distributed
 
 Moments = Mapping[str, Mapping[str, Tensor]]

@@ -11,7 +11,7 @@ from lightning.pytorch.callbacks import Checkpoint, ProgressBar
 from lightning.pytorch.loggers.logger import Logger
 from lightning.pytorch.strategies import DDPStrategy, Strategy
 
-from gptmini.checkpoint.training_state import TrainingState
+from gptmini.checkpoint import TrainingState
 from gptmini.system.errors import UserError
 from gptmini.system.world import World, this_world
 from gptmini.training.callbacks.checkpoints import AtomicCheckpointIO, RunCheckpoints

@@ -25,9 +25,8 @@ from pathlib import Path
 
 import torch
 
-from gptmini.checkpoint.file import read_checkpoint, step_of
-from gptmini.runs import read_lines
-from gptmini.runs.metrics import tags_of
+from gptmini.checkpoint import read_checkpoint, step_of
+from gptmini.runs import read_lines, tags_of
 
 from .harness import GPTMINI, Table, add_overrides, positive
 

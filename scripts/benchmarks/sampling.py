@@ -18,9 +18,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from gptmini.checkpoint.file import header, write_checkpoint
+from gptmini.checkpoint import header, write_checkpoint
 from gptmini.generation import Decoder, Rules, pack
-from gptmini.interop.hugging_face import to_hugging_face
+from gptmini.interop import to_hugging_face
 from gptmini.model import GPT, new_gpt, preset
 from gptmini.system.hardware import DTYPES, choose_device, choose_dtype, clock
 from gptmini.tokenizer import CharTokenizer

@@ -9,7 +9,7 @@ from lightning.pytorch.plugins import TorchCheckpointIO
 from pydantic import NonNegativeInt, PositiveInt, validate_call
 from pydantic.dataclasses import dataclass
 
-from gptmini.checkpoint.file import write_checkpoint
+from gptmini.checkpoint import write_checkpoint
 from gptmini.runs import RunStatus, has_checkpoint, write_status
 from gptmini.settings import STRICT
 from gptmini.training.loggers.logger import print_line

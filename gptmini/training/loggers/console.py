@@ -13,7 +13,7 @@ from rich.text import Text
 from gptmini.console.numbers import duration
 from gptmini.console.table import aligned
 from gptmini.console.terminal import Screen
-from gptmini.runs.metrics import STEP, Line, is_number, tags_of
+from gptmini.runs import STEP, Line, is_number, tags_of
 
 # Seconds between two plain progress lines. A user sees progress often, and the output stays short enough to read.
 PLAIN_SECONDS = 5.0

@@ -15,7 +15,7 @@ import lightning as L
 from lightning.pytorch.loggers.logger import Logger
 from lightning.pytorch.utilities import rank_zero_only
 
-from gptmini.runs.metrics import FILE, PICTURES, STEP, TIME, line_of
+from gptmini.runs import METRICS, PICTURES, STEP, TIME, line_of
 from gptmini.system.files import flush_file, naming, replacing
 
 # A dict that maps tags to the logged values of a step. A value is a number, a list of texts, the rows of a table, or
@@ -133,7 +133,7 @@ class MetricsLogger(RunLogger):
 
     def flush(self) -> None:
         """Wait until all lines are on the disk."""
-        path = self.folder / FILE
+        path = self.folder / METRICS
         if path.is_file():
             # Windows flushes only files that are open for writing.
             with path.open("ab") as file, naming(path):
@@ -141,7 +141,7 @@ class MetricsLogger(RunLogger):
 
     def _append(self, line: bytes) -> None:
         """Append a line. If this raises OSError, the file is unchanged."""
-        path = self.folder / FILE
+        path = self.folder / METRICS
         with naming(path), path.open("ab", buffering=0) as file:
             size = os.fstat(file.fileno()).st_size
             try:

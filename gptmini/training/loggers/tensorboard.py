@@ -13,7 +13,7 @@ from torch.utils.tensorboard import FileWriter
 from torch.utils.tensorboard.summary import custom_scalars, hparams, text
 
 from gptmini.report import COMPARED, LAYOUT
-from gptmini.runs.metrics import STEP, TIME, Line, is_number, picture_path, tags_of
+from gptmini.runs import STEP, TIME, Line, is_number, picture_path, tags_of
 from gptmini.system.files import encodable
 from gptmini.training.loggers.logger import Entries, RunLogger
 
