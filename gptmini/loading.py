@@ -1,18 +1,19 @@
-"""Load a model and its tokenizer from a run, a checkpoint or an exported folder.
+"""Load a model and its tokenizer from a run, a checkpoint or a Hugging Face folder.
 
-The functions import modules that require torch only when they are called. OfModelSettings can therefore be checked
-without torch.
+The packages checkpoint and interop import torch when one of their names is used. OfModelSettings can therefore be
+checked without torch.
 """
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from pydantic.dataclasses import dataclass
 
-from gptmini.model.config import GPTConfig
+from gptmini import checkpoint, interop
+from gptmini.model import GPTConfig
 from gptmini.runs import find_checkpoint, similar_run
 from gptmini.settings import STRICT
 from gptmini.system.errors import UserError
@@ -20,34 +21,32 @@ from gptmini.system.files import expand_home
 from gptmini.tokenizer import Tokenizer, from_dict, prebuilt
 
 if TYPE_CHECKING:
-    from gptmini.evaluation.measurement import TrainedModel
-    from gptmini.model.gpt import GPT
+    from gptmini.model import GPT
 
 
-class TrainedSource(NamedTuple):
+class ModelSource(NamedTuple):
     """A trained model whose weights have not been read yet."""
 
-    path: Path  # checkpoint file or exported folder
+    path: Path  # checkpoint file or Hugging Face folder
     config: GPTConfig
     tokenizer: Tokenizer
+    model: "Callable[[], GPT]"  # reads the weights; returns the model on the CPU, in eval mode
+    published: Mapping[str, str]  # result of read_source_settings for the folder of the weights
+    # How gptmini trained the model. None for a model that another program trained.
+    step: int | None = None
+    optimizer: str | None = None  # class of the optimizer's settings, such as MuonSettings
+    data_folder: Path | None = None  # prepared folder as the run named it; see find_prepared
 
 
 def load(path: str | Path) -> "tuple[GPT, Tokenizer]":
-    """Load a model and its tokenizer from a run folder, a checkpoint file, or an exported folder.
+    """Load a model and its tokenizer from a run folder, a checkpoint file, or a Hugging Face folder.
 
     From a run folder, load the best checkpoint. The model is on the CPU and ready to sample. A folder of runs, such as
-    runs/NAME, means its latest run with a checkpoint. An exported folder contains a Hugging Face model.
+    runs/NAME, means its latest run with a checkpoint.
     Raises UserError if the path does not exist, or if a file is damaged or contains pickled code.
     """
-    if is_exported(path):
-        from gptmini.interop import read_folder
-
-        return read_folder(Path(path))
-
-    from gptmini.checkpoint.file import read_checkpoint
-
-    checkpoint = find_checkpoint(path)
-    return model_and_tokenizer(read_checkpoint(checkpoint), checkpoint)
+    source = source_of(path)
+    return source.model(), source.tokenizer
 
 
 def load_for_sampling(
@@ -68,47 +67,51 @@ def load_for_sampling(
     return model, tokenizer
 
 
-def is_exported(path: str | Path) -> bool:
-    """Return whether a path is the folder of a Hugging Face model."""
+def source_of(path: str | Path) -> ModelSource:
+    """Read everything about a model except its weights. path is the same as for load."""
+    return folder_source(Path(path)) if _is_exported(path) else checkpoint_source(path)
+
+
+def _is_exported(path: str | Path) -> bool:
     return (Path(path) / "config.json").is_file()
 
 
-def model_and_tokenizer(contents: dict, path: Path) -> "tuple[GPT, Tokenizer]":
-    """Build the model and the tokenizer from the contents that read_checkpoint returned for a path."""
-    from gptmini.checkpoint.file import build_model
+def folder_source(path: Path) -> ModelSource:
+    """Return the model of a Hugging Face folder."""
+    config, tokenizer = interop.read_sizes(path)
+    return ModelSource(
+        path=path,
+        config=config,
+        tokenizer=tokenizer,
+        model=partial(interop.read_model, path),
+        published=interop.read_source_settings(path),
+    )
 
-    model = build_model(contents)
-    tokenizer = from_dict(contents["gptmini"].get("tokenizer", {}))
-    _check_same_ids(path, tokenizer, model.config)
-    return model, tokenizer
 
-
-def find_source(path: str | Path) -> TrainedSource:
-    """Read the configuration and the tokenizer of a model, but not its weights. path is the same as for load."""
-    if is_exported(path):
-        from gptmini.interop.reading import read_sizes
-
-        config, tokenizer = read_sizes(Path(path))
-        return TrainedSource(Path(path), config, tokenizer)
-
-    from gptmini.checkpoint.file import config_of, read_header
-
-    checkpoint = find_checkpoint(path)
-    header = read_header(checkpoint)
-    config = config_of(header)
+def checkpoint_source(path: str | Path) -> ModelSource:
+    """Return the model of a run folder, of a folder of runs, or of a checkpoint file."""
+    path = find_checkpoint(path)
+    contents = checkpoint.read_checkpoint(path, mapped=True, is_checked=True)
+    header = contents["gptmini"]
+    config = checkpoint.config_of(header)
     tokenizer = from_dict(header.get("tokenizer", {}))
-    _check_same_ids(checkpoint, tokenizer, config)
-    return TrainedSource(checkpoint, config, tokenizer)
-
-
-def trained_by(path: Path) -> str | None:
-    """Return the class of the settings of the optimizer that trained the weights in gptmini, such as MuonSettings.
-
-    path is a checkpoint or an exported folder. Return None for a model that another program trained.
-    """
-    from gptmini.checkpoint.file import read_header
-
-    return None if is_exported(path) else read_header(path).get("optimizer")
+    if tokenizer.n_vocab != config.vocab_size:
+        raise UserError(
+            f"{path}: the tokenizer must have as many ids as the model's vocab_size={config.vocab_size}, "
+            f"got {tokenizer.n_vocab}"
+        )
+    data = header.get("data")
+    folder = data.get("folder") if isinstance(data, dict) else None
+    return ModelSource(
+        path=path,
+        config=config,
+        tokenizer=tokenizer,
+        model=partial(checkpoint.read_model, path),
+        published=interop.stored_source_settings(header),
+        step=contents.get("global_step"),
+        optimizer=header.get("optimizer"),
+        data_folder=Path(folder) if isinstance(folder, str) and folder else None,
+    )
 
 
 def load_tokenizer(path: str | Path) -> Tokenizer:
@@ -116,16 +119,16 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
 
     The weights of the model are not read. For a prepared folder, torch is not imported.
     """
+    from gptmini.data.prepared.meta import read_meta
+
     folder = Path(expand_home(str(path)))
     if (folder / "meta.json").is_file():
         from gptmini.data import read_meta
 
         return from_dict(read_meta(folder)["tokenizer"])
-    if (folder / "tokenizer.json").is_file() and not is_exported(folder):
-        from gptmini.interop.tokenizer_reading import read_tokenizer
-
-        return read_tokenizer(folder)
-    return find_source(folder).tokenizer
+    if (folder / "tokenizer.json").is_file() and not _is_exported(folder):
+        return interop.read_tokenizer(folder)
+    return source_of(folder).tokenizer
 
 
 def of_model(documents: Iterable, *, path: str) -> Tokenizer:
@@ -153,72 +156,28 @@ def builder_of(tokenizer: Tokenizer) -> partial:
     return prebuilt(tokenizer, name=of_model.__name__, sha256=digest)
 
 
-def _check_same_ids(path: Path, tokenizer: Tokenizer, config: GPTConfig) -> None:
-    if tokenizer.n_vocab != config.vocab_size:
-        raise UserError(
-            f"{path}: the tokenizer must have as many ids as the model's vocab_size={config.vocab_size}, "
-            f"got {tokenizer.n_vocab}"
-        )
-
-
 def initial_model(path: str) -> "tuple[GPT, dict[str, Any]]":
     """Load the trained model that a run starts from. Return the model and its origin.
 
-    The argument path is a checkpoint or an exported folder. The weights of a checkpoint stay mapped from its file. Copy
-    them before you change them. The checkpoints of the run store the origin. It contains the path, the step, the result
-    of trained_by, and the settings of the Hugging Face folder that the weights come from, if there is one.
+    The argument path is a checkpoint or a Hugging Face folder. The checkpoints of the run store the origin.
     """
-    from gptmini.checkpoint.file import build_model, read_checkpoint
-    from gptmini.interop.folder_settings import read_source_settings, stored_source_settings
-
-    if is_exported(path):
-        model, _ = load(path)
-        step, published = None, read_source_settings(Path(path))
-    else:
-        contents = read_checkpoint(Path(path), mapped=True)
-        model = build_model(contents)
-        step = contents.get("global_step")
-        published = stored_source_settings(contents["gptmini"])
-
-    origin = {"path": path, "step": step, "optimizer": trained_by(Path(path))}
-    return model, origin | {"published": published} if published else origin
+    source = source_of(path)
+    origin: dict[str, Any] = {"path": path, "step": source.step, "optimizer": source.optimizer}
+    if source.published:
+        origin["published"] = source.published
+    return source.model(), origin
 
 
 def local_path(name: str) -> Path:
     """Return the path that the user gave. For a name on the hub, download the model and return its folder."""
-    from gptmini.interop.hub_models import download_model, is_hub_name
-
     # Keep the name as a string. gpt2 is a name on the hub and ./gpt2 is a path, but Path would make both names equal.
     path = Path(expand_home(name))
-    if path.exists() or not is_hub_name(name):
+    if path.exists() or not interop.is_hub_name(name):
         return path
     try:
-        return download_model(name)
+        return interop.download_model(name)
     except UserError:
         run = None if "/" in name else similar_run(name)
         if run is None:
             raise
         raise UserError(f"cannot download {name}; did you mean {run}?") from None
-
-
-def open_model(path: Path) -> "TrainedModel":
-    """Load a model from a run, a checkpoint or an exported folder, and find the training tokens of the model."""
-    from gptmini.checkpoint.file import read_checkpoint
-    from gptmini.data import find_prepared
-    from gptmini.evaluation.measurement import TrainedModel
-    from gptmini.runs import named_run
-
-    if is_exported(path):
-        model, tokenizer = load(path)
-        return TrainedModel(path, path, model, tokenizer, None)
-
-    run = named_run(path, saved=True)
-    checkpoint = find_checkpoint(run)
-    contents = read_checkpoint(checkpoint)
-    model, tokenizer = model_and_tokenizer(contents, checkpoint)
-    trained_on = contents["gptmini"].get("data")
-    folder = trained_on.get("folder") if isinstance(trained_on, dict) else None
-    data = None
-    if isinstance(folder, str) and folder:
-        data = find_prepared(Path(folder), checkpoint)
-    return TrainedModel(run, checkpoint, model, tokenizer, data)

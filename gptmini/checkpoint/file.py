@@ -5,6 +5,7 @@ only these two entries. The other entries, such as the optimizer state, are need
 """
 
 import math
+from copy import deepcopy
 from dataclasses import asdict
 from pathlib import Path
 
@@ -74,11 +75,10 @@ def read_checkpoint(path: Path, *, mapped: bool = False, is_checked: bool = Fals
     return checkpoint
 
 
-def read_header(path: Path) -> dict:
-    """Read the entry "gptmini" of a checkpoint, without reading the weights and without verifying checksums."""
-    checkpoint = read_tensors(path, mapped=True, checked=False)
-    _check_format(checkpoint, path)
-    return checkpoint["gptmini"]
+def read_model(path: Path) -> GPT:
+    """Read the GPT of a checkpoint, in eval mode on the CPU. The optimizer state is not read into memory."""
+    mapped = build_model(read_checkpoint(path, mapped=True))
+    return deepcopy(mapped)  # another program may change the file
 
 
 def _check_format(checkpoint: dict, path: Path) -> None:

@@ -4,22 +4,20 @@ import argparse
 import json
 import math
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
+from rich.console import Console
+
+from gptmini import evaluation
 from gptmini.commands.evaluate_output import topic_lines
 from gptmini.commands.mistakes import one_line_errors, print_error
 from gptmini.commands.options import parse_options
 from gptmini.configuration.messages import advising_on_memory
 from gptmini.console.printing import print_lines, print_note, print_resolved_run
-from gptmini.loading import open_model
+from gptmini.loading import ModelSource, source_of
 from gptmini.runs import named_run
 from gptmini.system.errors import UserError
 from gptmini.system.process import OUT_OF_RESOURCES, restore_gc_and_sigint
-
-# Importing torch takes seconds, so main imports it after the options are checked.
-if TYPE_CHECKING:
-    from gptmini.evaluation.held_out import HeldOutText
-    from gptmini.evaluation.measurement import TrainedModel
 
 FIELD = "text"
 SPLIT = "val"
@@ -68,27 +66,27 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 def main(arguments: list[str]) -> None:
     """Evaluate the models on the text, and print loss, perplexity and bits per byte."""
     options = parse(arguments)
-    for run in options.runs:
-        named_run(run)  # look for the runs before the imports of torch, which take seconds
+    # Look for the runs before the import of torch, which takes seconds.
+    runs = [named_run(path, saved=True) for path in options.runs]
 
-    from rich.console import Console
-
-    from gptmini.evaluation.measurement import measure, report_of, scores_per_document
     from gptmini.system.hardware import choose_device
 
     restore_gc_and_sigint()
     device = choose_device(options.device)
-    models = [open_model(path) for path in options.runs]
-    text = open_text(options, models[0])
+    sources = [source_of(run) for run in runs]
+    models = [
+        evaluation.TrainedModel(source.path, source.model(), source.tokenizer) for source in sources
+    ]
+    text = open_text(options, sources[0])
     for note in text.notes:
         print_note(f"warning: {note}")
-    per_document = scores_per_document(models, is_wanted=options.per_document)
+    per_document = evaluation.scores_per_document(models, is_wanted=options.per_document)
 
-    measured = []
+    measurements = []
     for trained in models:
         trained.model.to(device)
         with Console(stderr=True).status("evaluating") as status:
-            result = measure(
+            result = evaluation.measure(
                 trained,
                 text,
                 per_document=per_document,
@@ -96,7 +94,7 @@ def main(arguments: list[str]) -> None:
                 on_batch=lambda n, n_all: status.update(f"evaluating: {n:,} of {n_all:,} tokens"),
             )
         trained.model.to("cpu")
-        measured.append(result)
+        measurements.append(result)
 
         loss = result.evaluation.loss
         if not math.isfinite(loss):
@@ -105,9 +103,9 @@ def main(arguments: list[str]) -> None:
             )
             sys.exit(OUT_OF_RESOURCES)
 
-    report = report_of(text, measured)
-    for given, trained in zip(options.runs, models, strict=True):
-        print_resolved_run(given, trained.run)
+    report = evaluation.report_of(text, measurements)
+    for given, run in zip(options.runs, runs, strict=True):
+        print_resolved_run(given, run)
     if options.json:
         # JSON has no infinity, but a perplexity can be infinite.
         plain = json.loads(json.dumps(report), parse_constant=lambda name: None)
@@ -116,20 +114,25 @@ def main(arguments: list[str]) -> None:
         print_lines(*topic_lines(report))
 
 
-def open_text(options: argparse.Namespace, trained: "TrainedModel") -> "HeldOutText":
+def open_text(options: argparse.Namespace, source: ModelSource) -> "evaluation.HeldOutText":
     """Return the text that the options name, by default the prepared folder of the first model.
 
     Raises UserError if the text cannot be read, or if neither the options nor the checkpoint name a text.
     """
-    from gptmini.evaluation.held_out import PreparedText, TextFiles
-
     if options.text is not None:
-        return TextFiles(options.text, options.field or FIELD, options.max_tokens)
+        return evaluation.TextFiles(options.text, options.field or FIELD, options.max_tokens)
 
-    folder = options.data or trained.data
+    folder = options.data or training_data_of(source)
     if folder is None:
         raise UserError(
-            f"{trained.path} does not name its training data; give a prepared folder with --data, or text files with "
+            f"{source.path} does not name its training data; give a prepared folder with --data, or text files with "
             "--text"
         )
-    return PreparedText(folder, options.split or SPLIT, options.max_tokens)
+    return evaluation.PreparedText(folder, options.split or SPLIT, options.max_tokens)
+
+
+def training_data_of(source: ModelSource) -> Path | None:
+    """Return the prepared folder that a model was trained on. Return None if its checkpoint does not name one."""
+    from gptmini.data import find_prepared
+
+    return None if source.data_folder is None else find_prepared(source.data_folder, source.path)

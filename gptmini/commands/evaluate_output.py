@@ -3,11 +3,11 @@
 from collections.abc import Iterator
 from typing import Any
 
+from gptmini import evaluation
+
 
 def topic_lines(report: dict[str, Any]) -> Iterator[str]:
     """Yield the results of an evaluation. Each line has one result."""
-    from gptmini.evaluation.intervals import FEWEST_EQUAL_PARTS  # imports torch
-
     intervals = report["intervals"]
     for model in report["models"]:
         yield f"{model['model']} on {report['text']}, {model['tokens']:,} tokens"
@@ -30,7 +30,7 @@ def topic_lines(report: dict[str, Any]) -> Iterator[str]:
 
     n_equal = f"{intervals['equal_parts']:,.1f} equal parts"
     if report["models"][0]["bits_per_byte"]["interval"] is None:
-        needed = f"an interval needs {FEWEST_EQUAL_PARTS}"
+        needed = f"an interval needs {evaluation.FEWEST_EQUAL_PARTS}"
         yield f"{'no interval':15} the text is as informative as {n_equal}, and {needed}; give more text"
     else:
         parts = f"{intervals['parts']:,} {intervals['part']}"

@@ -3,12 +3,15 @@
 import argparse
 import os
 
+from gptmini import interop
 from gptmini.commands.mistakes import one_line_errors
 from gptmini.commands.options import parse_options
 from gptmini.console.printing import print_lines, print_resolved_run
+from gptmini.loading import checkpoint_source
 from gptmini.runs import named_run
 from gptmini.settings import SAMPLE_TEMPERATURE
 from gptmini.system.errors import UserError
+from gptmini.system.files import encodable
 from gptmini.system.process import restore_gc_and_sigint
 
 KINDS = ("gpt2", "llama", "mistral", "qwen2", "qwen3", "nanochat")
@@ -52,16 +55,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 def main(arguments: list[str]) -> None:
     """Load a model and write it as a folder or as a file. Print the name, the type and the size of what was written."""
     options = parse(arguments)
-    # Look for the run before the imports of torch, which take seconds.
     run = named_run(options.run, saved=True)
-
-    from gptmini.checkpoint.file import read_checkpoint
-    from gptmini.interop import ARCHITECTURES, write_folder, write_gguf
-    from gptmini.interop.folder import require_empty
-    from gptmini.interop.folder_settings import stored_source_settings
-    from gptmini.loading import model_and_tokenizer
-    from gptmini.runs import find_checkpoint
-    from gptmini.system.files import encodable
 
     restore_gc_and_sigint()
     out = options.out
@@ -69,37 +63,34 @@ def main(arguments: list[str]) -> None:
     if is_gguf and os.path.lexists(out):
         raise UserError(f"{out} already exists; delete it or choose a different name")
     if not is_gguf:
-        require_empty(out)
+        interop.require_empty(out)
 
-    checkpoint = find_checkpoint(run)
-    contents = read_checkpoint(checkpoint, mapped=True)  # leaves the optimizer state on disk
-    model, tokenizer = model_and_tokenizer(contents, checkpoint)
-    published = stored_source_settings(contents["gptmini"])
-
+    source = checkpoint_source(run)
+    model = source.model()
     if is_gguf:
-        kind = write_gguf(
+        kind = interop.write_gguf(
             out,
             model,
-            tokenizer,
+            source.tokenizer,
             name=encodable(out.stem),
             dtype=options.dtype,
-            published=published,
+            published=source.published,
         )
         n_bytes = out.stat().st_size
     else:
-        kind = write_folder(
+        kind = interop.write_folder(
             out,
             model,
-            tokenizer,
+            source.tokenizer,
             kind=options.kind,
             dtype=options.dtype,
             sampling=SAMPLING,
-            published=published,
+            published=source.published,
         )
         n_bytes = sum(file.stat().st_size for file in out.iterdir())
 
     size = f"{n_bytes / 1e6:,.1f} MB" if n_bytes >= 1e6 else f"{n_bytes / 1e3:,.0f} kB"
     print_resolved_run(options.run, run)
     print_lines(
-        f"{out}, {ARCHITECTURES[kind].class_name} in {options.dtype}: {model.n_parameters:,} parameters, {size}"
+        f"{out}, {interop.ARCHITECTURES[kind].class_name} in {options.dtype}: {model.n_parameters:,} parameters, {size}"
     )

@@ -8,8 +8,9 @@ from gptmini.configuration.compose import compose
 from gptmini.configuration.keys import is_chosen_by_experiment, is_requested
 from gptmini.configuration.overrides import Typed, key_of
 from gptmini.key_table import keys_with
-from gptmini.loading import local_path, trained_by
+from gptmini.loading import ModelSource, local_path, source_of
 from gptmini.model.config import NORM_EPS
+from gptmini.runs import named_run, relative_to_cwd
 from gptmini.system.errors import UserError
 
 if TYPE_CHECKING:
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
 
     from gptmini.console.progress import Watcher
     from gptmini.data import TokenStore
-    from gptmini.loading import TrainedSource
     from gptmini.training.settings import Settings
 
 MODEL = "gptmini.model.ModelSettings"
@@ -45,7 +45,7 @@ def take_from_source(config: "DictConfig", typed: Typed) -> None:
     config.model = {"_target_": MODEL, **_sizes(config, typed, source)}
     config.tokenizer = {"_target_": OF_MODEL, "path": str(source.path)}
     config.init_from = str(source.path)
-    if takes_finetune(trained_by(source.path), typed):
+    if takes_finetune(source.optimizer, typed):
         groups = ("optimizer.", "schedule")
         own = [line for line in typed.overrides if key_of(line).startswith(groups)]
         finetune = compose("train", ["experiment=finetune", *own], typed.config_dir).config
@@ -58,7 +58,7 @@ def take_from_source(config: "DictConfig", typed: Typed) -> None:
 def takes_finetune(optimizer: str | None, typed: Typed) -> bool:
     """Whether a run takes optimizer, rate and warm-up of experiment=finetune. Muon's rates destroy weights of others.
 
-    The optimizer is the result of trained_by. A key such as optimizer.lr does not choose an optimizer.
+    The argument optimizer is the optimizer of a ModelSource. A key such as optimizer.lr does not choose an optimizer.
     """
     keys = {key_of(line) for line in typed.overrides}
     is_chosen = not keys.isdisjoint({"optimizer", "optimizer._target_"})
@@ -89,18 +89,15 @@ def fit_context(
     return build_settings(settings.plain, changes)
 
 
-def _source_of(name: str) -> "TrainedSource":
-    from gptmini.loading import find_source
-    from gptmini.runs import named_run, relative_to_cwd
-
+def _source_of(name: str) -> ModelSource:
     if not name:
         raise UserError("init_from must be a run, a folder or the name of a model, got ''")
-    source = find_source(named_run(local_path(name), saved=True))
+    source = source_of(named_run(local_path(name), saved=True))
     # Resolve the link runs/latest now, because it points to this run as soon as this run starts.
     return source._replace(path=relative_to_cwd(source.path.resolve()))
 
 
-def _makes_tokenizer_of(source: "TrainedSource", part: "DictConfig") -> bool:
+def _makes_tokenizer_of(source: ModelSource, part: "DictConfig") -> bool:
     from gptmini.tokenizer import identity_of
 
     if not getattr(target_class(part), "needs_no_text", False):
@@ -109,7 +106,7 @@ def _makes_tokenizer_of(source: "TrainedSource", part: "DictConfig") -> bool:
     return identity_of(made.to_dict()) == identity_of(source.tokenizer.to_dict())
 
 
-def _sizes(config: "DictConfig", typed: Typed, source: "TrainedSource") -> dict[str, Any]:
+def _sizes(config: "DictConfig", typed: Typed, source: ModelSource) -> dict[str, Any]:
     sizes = asdict(source.config)
     del sizes["vocab_size"]
     as_in = f"as in init_from={source.path}"

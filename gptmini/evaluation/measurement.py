@@ -26,14 +26,12 @@ from gptmini.tokenizer import Tokenizer, bos_id_of, identity_of
 class TrainedModel(NamedTuple):
     """A model to evaluate."""
 
-    run: Path  # run, checkpoint file or exported folder, as given by the user
-    path: Path  # the checkpoint file or exported folder of the model
+    path: Path  # checkpoint file or Hugging Face folder
     model: GPT
     tokenizer: Tokenizer
-    data: Path | None  # prepared folder that the model was trained on, if its checkpoint names it
 
 
-class Measured(NamedTuple):
+class Measurement(NamedTuple):
     """The evaluation of one model."""
 
     path: Path  # checkpoint or exported folder
@@ -52,7 +50,7 @@ def measure(
     per_document: bool,
     batch_size: int,
     on_batch: Callable[[int, int], None],
-) -> Measured:
+) -> Measurement:
     """Evaluate a model, on its device, on a text: as one stream, or each document alone, after the tokenizer's bos id.
 
     on_batch is called after each batch with the number of scored tokens and the total number of tokens.
@@ -109,7 +107,7 @@ def measure(
         f"blocks of {BLOCK_BYTES} bytes" if passage.ends is None else "documents"
         for passage in passages
     )
-    return Measured(
+    return Measurement(
         path=trained.path,
         convention=passages[0].convention,
         unit=" and ".join(units),
@@ -120,9 +118,9 @@ def measure(
     )
 
 
-def report_of(text: HeldOutText, measured: Sequence[Measured]) -> dict[str, Any]:
+def report_of(text: HeldOutText, measurements: Sequence[Measurement]) -> dict[str, Any]:
     """Return all results of one model, or of two models with their comparison, as plain values."""
-    first = measured[0]
+    first = measurements[0]
     report: dict[str, Any] = {
         "text": text.name,
         "intervals": {
@@ -131,14 +129,14 @@ def report_of(text: HeldOutText, measured: Sequence[Measured]) -> dict[str, Any]
             "part": first.unit,
             "equal_parts": n_equal_parts(first.sums.n_bytes),
         },
-        "models": [_figures(model) for model in measured],
+        "models": [_figures(model) for model in measurements],
     }
-    if len(measured) == 2:
-        report["comparison"] = _comparison(first, measured[1])
+    if len(measurements) == 2:
+        report["comparison"] = _comparison(first, measurements[1])
     return report
 
 
-def _figures(model: Measured) -> dict[str, Any]:
+def _figures(model: Measurement) -> dict[str, Any]:
     loss = model.evaluation.loss
     bits = model.evaluation.bits_per_byte
     of_loss = interval_of_ratio(model.sums.nats, model.sums.n_tokens)
@@ -156,7 +154,7 @@ def _figures(model: Measured) -> dict[str, Any]:
     }
 
 
-def _comparison(first: Measured, second: Measured) -> dict[str, Any]:
+def _comparison(first: Measurement, second: Measurement) -> dict[str, Any]:
     interval, share_won = compare(first.sums, second.sums)
     difference = second.evaluation.bits_per_byte - first.evaluation.bits_per_byte
     figure = _figure(difference, _scaled(interval, first))
@@ -167,7 +165,7 @@ def _comparison(first: Measured, second: Measured) -> dict[str, Any]:
     }
 
 
-def _scaled(interval: Interval | None, model: Measured) -> Interval | None:
+def _scaled(interval: Interval | None, model: Measurement) -> Interval | None:
     # The interval is in bits per byte of the parts. Convert it to bits per byte of the text.
     if interval is None:
         return None

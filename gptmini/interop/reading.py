@@ -50,6 +50,12 @@ def read_folder(path: Path) -> tuple[GPT, Tokenizer]:
     Raises UserError if a file is damaged or pickled, or if GPT does not support a setting in a file. Raises OSError if
     a file is missing.
     """
+    _, tokenizer = read_sizes(path)
+    return read_model(path), tokenizer
+
+
+def read_model(path: Path) -> GPT:
+    """Return the GPT of a folder, in eval mode on the CPU. Raises the same errors as read_folder."""
     config, kind = _read_config(path)
     state: dict[str, Tensor] = {}
     for file in _weight_files(path):
@@ -58,12 +64,9 @@ def read_folder(path: Path) -> tuple[GPT, Tokenizer]:
     if kind == "gpt2":
         state = _with_prefix(state)
     try:
-        model = build_gpt(config, state, kind)
+        return build_gpt(config, state, kind).eval()
     except UserError as error:
-        file = path / "config.json"
-        raise UserError(f"{file}: {error}") from None
-
-    return model.eval(), _tokenizer_for(config, path)
+        raise UserError(f"{path / 'config.json'}: {error}") from None
 
 
 def read_sizes(path: Path) -> tuple[GPTConfig, Tokenizer]:

@@ -36,7 +36,7 @@ class Texts:
 
 def trained_model(tokenizer, **sizes):
     model = wide_gpt(MODERN | {"vocab_size": tokenizer.n_vocab} | sizes).eval()
-    return TrainedModel(Path("run"), Path("run"), model, tokenizer, None)
+    return TrainedModel(Path("run"), model, tokenizer)
 
 
 def measured(trained, text):

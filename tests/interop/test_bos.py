@@ -102,7 +102,7 @@ def nats_of(theirs, window, n_scored):
 
 def measured(folder, text, *, per_document):
     model, tokenizer = read_folder(folder)
-    trained = TrainedModel(folder, folder, model, from_dict(tokenizer.to_dict()), None)
+    trained = TrainedModel(folder, model, from_dict(tokenizer.to_dict()))
     return measure(
         trained,
         text,
