@@ -7,9 +7,11 @@ file. In this module, "theirs" are the tokenizers of Hugging Face and "ours" are
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
+import tokenizers
 from pydantic import BeforeValidator
+from tokenizers.processors import TemplateProcessing
 from typing_extensions import TypedDict  # pydantic requires this class before Python 3.12
 
 from gptmini.interop.tokenizer_writing import to_tokenizers
@@ -28,9 +30,6 @@ from gptmini.tokenizer.byte_pairs import ALL_BYTES, BYTE_PATTERN
 from gptmini.tokenizer.letters import letters_to_bytes
 from gptmini.tokenizer.library import check_settings
 from gptmini.tokenizer.library_errors import library_errors
-
-if TYPE_CHECKING:
-    import tokenizers
 
 # Names of end-of-text in published tokenizers without tokenizer_config.json.
 USUAL_ENDS = (END_OF_TEXT, "<|end_of_text|>", "</s>", "<eos>")
@@ -86,8 +85,6 @@ def read_tokenizer(
         ends: the ids at which a sample ends, from the config files of the model. The first id also separates documents.
             None if the folder has no model. The tokenizer's eos_token, or a common name, then determines the only end.
     """
-    import tokenizers
-
     file = path / "tokenizer.json"
     if not file.exists():
         raise UserError(
@@ -107,7 +104,8 @@ def read_tokenizer(
         known = (names.get("eos_token"), *USUAL_ENDS)
         ends = [i for name in known for i, token in by_id.items() if token == name][:1]
 
-    is_whole = sorted(by_id) == list(range(n_vocab))
+    # A config may claim any number of ids, so do not list them all.
+    is_whole = len(by_id) == n_vocab and max(by_id) < n_vocab
     # A tokenizer of gptmini has at most one end id.
     if chat is None and len(ends) <= 1 and is_whole:
         ours = _ours(theirs, [by_id[i] for i in range(n_vocab)])
@@ -139,7 +137,7 @@ def _names_and_chat(path: Path) -> tuple[dict[str, str], dict[str, str] | None]:
     return names, None if template is None else {"chat_template": template, **names}
 
 
-def _ours(theirs: "tokenizers.Tokenizer", tokens: list[str]) -> Tokenizer | None:
+def _ours(theirs: tokenizers.Tokenizer, tokens: list[str]) -> Tokenizer | None:
     ends = tokens[-1:] == [END_OF_TEXT]
     plain = tokens[:-1] if ends else tokens
     kind = type(theirs.model).__name__
@@ -154,9 +152,7 @@ def _ours(theirs: "tokenizers.Tokenizer", tokens: list[str]) -> Tokenizer | None
         return None
 
 
-def _is_export_of(ours: Tokenizer, theirs: "tokenizers.Tokenizer") -> bool:
-    from tokenizers.processors import TemplateProcessing
-
+def _is_export_of(ours: Tokenizer, theirs: tokenizers.Tokenizer) -> bool:
     theirs.no_truncation()
     theirs.no_padding()
     exported = to_tokenizers(ours)

@@ -2,7 +2,10 @@
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import tokenizers
+from tokenizers import AddedToken, Regex, decoders, models, pre_tokenizers
 
 from gptmini.system.errors import UserError
 from gptmini.tokenizer import (
@@ -16,18 +19,13 @@ from gptmini.tokenizer import (
 from gptmini.tokenizer.byte_pairs import BYTE_PATTERN
 from gptmini.tokenizer.letters import bytes_to_letters
 
-if TYPE_CHECKING:
-    import tokenizers
 
-
-def to_tokenizers(tokenizer: Tokenizer) -> "tokenizers.Tokenizer":
+def to_tokenizers(tokenizer: Tokenizer) -> tokenizers.Tokenizer:
     """Return a tokenizer of the tokenizers library that gives the same ids for every text.
 
     There is one exception: the library encodes the string <|endoftext|> in a text as the end-of-text id.
     Raises UserError unless the tokenizer is a CharTokenizer or a BytePairTokenizer.
     """
-    from tokenizers import AddedToken
-
     if isinstance(tokenizer, CharTokenizer):
         exported = _of_characters(tokenizer)
     elif isinstance(tokenizer, BytePairTokenizer):
@@ -41,11 +39,8 @@ def to_tokenizers(tokenizer: Tokenizer) -> "tokenizers.Tokenizer":
     return exported
 
 
-def _of_characters(tokenizer: CharTokenizer) -> "tokenizers.Tokenizer":
+def _of_characters(tokenizer: CharTokenizer) -> tokenizers.Tokenizer:
     """Return a word-level tokenizer. A byte-pair model without merges would silently drop unknown characters."""
-    import tokenizers
-    from tokenizers import Regex, decoders, models, pre_tokenizers
-
     vocabulary = {character: i for i, character in enumerate(tokenizer.characters)}
     exported = tokenizers.Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
     exported.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), behavior="isolated")
@@ -53,10 +48,7 @@ def _of_characters(tokenizer: CharTokenizer) -> "tokenizers.Tokenizer":
     return exported
 
 
-def _of_byte_pairs(tokenizer: BytePairTokenizer) -> "tokenizers.Tokenizer":
-    import tokenizers
-    from tokenizers import Regex, decoders, models, pre_tokenizers
-
+def _of_byte_pairs(tokenizer: BytePairTokenizer) -> tokenizers.Tokenizer:
     vocabulary = {bytes_to_letters(token): rank for rank, token in enumerate(tokenizer.ranks)}
     # Before tiktoken merges, it looks up the entire piece. The option ignore_merges has the same effect.
     model = models.BPE(vocab=vocabulary, merges=list_merges(tokenizer.ranks), ignore_merges=True)

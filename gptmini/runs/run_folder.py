@@ -9,6 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+import yaml
+from filelock import FileLock, Timeout
+
 from gptmini.runs.status import STATUS
 from gptmini.system.errors import TryLater, UserError
 from gptmini.system.files import naming, replace_by_symlink, replacing
@@ -126,8 +129,6 @@ def write_config(
 
     An imported model has no identity, because it is not trained.
     """
-    import yaml
-
     # Write the identity before the overrides, so that the identity is in the first kilobyte of the file.
     known = {} if identity is None else identity._asdict()
     head = {"version": __version__, **known, "typed": list(overrides)}
@@ -170,8 +171,6 @@ def _major_and_minor(version: str) -> tuple[int, ...]:
 
 def is_training(folder: Path) -> bool:
     """Whether a process is training a run now."""
-    from filelock import FileLock, Timeout
-
     path = folder / ".lock"
     if not path.exists():
         return False
@@ -191,8 +190,6 @@ def locked(folder: Path) -> Iterator[None]:
     The system releases the lock of a killed process. Raises TryLater with the process id if another process has locked
     it.
     """
-    from filelock import FileLock, Timeout
-
     path = folder / ".lock"
     lock = FileLock(path)
     try:
