@@ -39,6 +39,7 @@ class TrainingState:
             entry = checkpoint["gptmini"]
             bad_steps, bad_steps_in_a_row = entry["bad_steps"]
             (optimizer,) = checkpoint["optimizer_states"]
+
             return cls(
                 path=path,
                 model=build_model(checkpoint).train(),
@@ -54,6 +55,7 @@ class TrainingState:
                 optimizer=optimizer["state"],
                 callbacks=checkpoint["callbacks"],
             )
+
         except UserError as error:
             raise UserError(f"{path}: {error}") from None
         except (KeyError, TypeError, ValueError):  # an entry is missing or has a wrong type

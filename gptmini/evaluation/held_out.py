@@ -1,6 +1,6 @@
 """The text that models are evaluated on: a split of a prepared folder, or plain text files.
 
-PreparedText and TextFiles return the ids of a model's tokenizer, as streams or document by document. Each class
+PreparedText and TextFiles return the ids of a model's tokenizer, with the documents in a row or one by one. Each class
 reads about max_tokens tokens. If max_tokens is None, all tokens are read.
 """
 
@@ -24,7 +24,7 @@ class PreparedText:
         self.name = f"{split} of {self._store.folder}"
         self.notes: list[str] = []
 
-    def streams(self, tokenizer: Tokenizer) -> list[Excerpt]:
+    def excerpts(self, tokenizer: Tokenizer) -> list[Excerpt]:
         """Return the prepared ids of each source. Raise UserError if the folder has ids of a different tokenizer."""
         if not self._has_ids_of(tokenizer):
             raise UserError(
@@ -43,9 +43,13 @@ class PreparedText:
                 "--per-document and models with different tokenizers require a folder that stores where documents end, "
                 f"got {self._store.folder}; pass plain text files with --text"
             )
-        own = from_dict(self._store.tokenizer_state)
-        documents = list(self._own_documents(own))
-        texts = [own.decode(ids.tolist()).removeprefix(own.prefix_text) for ids in documents]
+        preparer = from_dict(
+            self._store.tokenizer_state
+        )  # the tokenizer that the folder was prepared with
+        documents = list(self._prepared_documents(preparer))
+        texts = [
+            preparer.decode(ids.tolist()).removeprefix(preparer.prefix_text) for ids in documents
+        ]
         lengths = np.array([len(text.encode()) for text in texts])
         if self._max_tokens is None:  # the tokenizer may have changed the text, for example to NFC
             lengths = lengths * (self._store.n_bytes(self._split) / lengths.sum())
@@ -56,7 +60,7 @@ class PreparedText:
     def _has_ids_of(self, tokenizer: Tokenizer) -> bool:
         return identity_of(tokenizer.to_dict()) == identity_of(self._store.tokenizer_state)
 
-    def _own_documents(self, tokenizer: Tokenizer) -> Iterator[np.ndarray]:
+    def _prepared_documents(self, tokenizer: Tokenizer) -> Iterator[np.ndarray]:
         """Yield the prepared ids of each document, without special tokens, until there are max_tokens ids."""
         ids = self._store.tokens(self._split)
         start = 0
@@ -103,8 +107,8 @@ class TextFiles:
             raise UserError(message) from None
         self.notes = corpus.notes()
 
-    def streams(self, tokenizer: Tokenizer) -> list[Excerpt]:
-        """Return the ids of all documents in one stream, in the layout of prepared tokens."""
+    def excerpts(self, tokenizer: Tokenizer) -> list[Excerpt]:
+        """Return the ids of all documents in a row, in the layout of prepared tokens."""
         before = np.array(document_prefix(tokenizer), dtype=np.int64)
         ends = [] if tokenizer.end_of_text is None else [tokenizer.end_of_text]
         end = np.array(ends, dtype=np.int64)

@@ -17,7 +17,7 @@ from gptmini.evaluation.intervals import (
     n_equal_parts,
 )
 from gptmini.evaluation.score import Evaluation, Sums, exponential, score
-from gptmini.evaluation.windows import BLOCK_BYTES, documents_alone, stream
+from gptmini.evaluation.windows import BLOCK_BYTES, passage_of_documents, passage_of_excerpt
 from gptmini.model import GPT
 from gptmini.system.errors import UserError
 from gptmini.tokenizer import Tokenizer, bos_id_of, identity_of
@@ -39,7 +39,9 @@ class Measurement(NamedTuple):
     unit: str  # name of the parts of the text, in the plural
     evaluation: Evaluation  # loss, number of tokens and bits per byte of the entire text
     tokens_per_byte: float  # number of tokens per byte, used to compute bits per byte
-    n_bytes: int  # UTF-8 bytes of the scored text; in a stream, of the scored tokens
+    n_bytes: (
+        int  # UTF-8 bytes of the scored text; if all documents are in a row, of the scored tokens
+    )
     sums: Sums  # sums over each part of the text
 
 
@@ -51,32 +53,32 @@ def measure(
     batch_size: int,
     on_batch: Callable[[int, int], None],
 ) -> Measurement:
-    """Evaluate a model, on its device, on a text: as one stream, or each document alone, after the tokenizer's bos id.
+    """Evaluate a model on its device. The documents are in a row, or each document is alone after the tokenizer's bos id.
 
     on_batch is called after each batch with the number of scored tokens and the total number of tokens.
     Raises UserError if the tokenizer does not fit the text, or if no scored token has text.
     """
     tokenizer = trained.tokenizer
     config = trained.model.config
-    lengths = None  # bytes of each document, if the documents are not in a stream
-    tokens_per_byte = None  # if it stays None, it is known after scoring
+    lengths = None  # bytes of each document, if each document is scored alone
+    tokens_per_byte = None  # None: compute it from the scored text
     if per_document:
         documents, lengths = text.documents(tokenizer)
         first = bos_id_of(tokenizer)
         assert first is not None
-        passage = documents_alone(
+        passage = passage_of_documents(
             documents,
             first=first,
-            first_named=tokenizer.decode([first]),
+            first_text=tokenizer.decode([first]),
             context_length=config.longest_input,  # as in lm-evaluation-harness
             batch_size=batch_size,
         )
         passages = [passage]
     else:
-        excerpts = text.streams(tokenizer)
+        excerpts = text.excerpts(tokenizer)
         tokens_per_byte = tokens_per_byte_of(excerpts)  # of the entire text, as in validation
         passages = [
-            stream(excerpt, context_length=config.context_length, batch_size=batch_size)
+            passage_of_excerpt(excerpt, context_length=config.context_length, batch_size=batch_size)
             for excerpt in excerpts
         ]
 

@@ -1,4 +1,4 @@
-"""Windows over held-out text: one stream, or each document alone. Each token is scored once, in order."""
+"""Windows over held-out text: all documents in a row, or each document alone. Each token is scored once, in order."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
@@ -33,34 +33,34 @@ class Passage(NamedTuple):
     ends: np.ndarray | None
 
 
-def documents_alone(
+def passage_of_documents(
     documents: Sequence[np.ndarray],
     *,
     first: int,
-    first_named: str,
+    first_text: str,
     context_length: int,
     batch_size: int,
 ) -> Passage:
     """Score each document (ids without special tokens, (n,)) alone after the id `first`, which is not scored.
 
-    first_named is the text of this id, for the description of the convention.
+    first_text is the text of this id, for the description of the convention.
     """
-
-    def windows() -> Iterator[Window]:
-        for ids in documents:
-            yield from rolling_windows(ids, first=first, context_length=context_length)
-
+    windows = (
+        window
+        for ids in documents
+        for window in rolling_windows(ids, first=first, context_length=context_length)
+    )
     lengths = [len(ids) for ids in documents]
     return Passage(
-        convention=f"each document alone after {first_named}, in windows of {context_length} tokens",
-        batches=in_batches(windows(), batch_size),
+        convention=f"each document alone after {first_text}, in windows of {context_length} tokens",
+        batches=in_batches(windows, batch_size),
         n_tokens=sum(lengths),
         ends=np.cumsum(lengths) if len(documents) > 1 else None,
     )
 
 
-def stream(excerpt: Excerpt, *, context_length: int, batch_size: int) -> Passage:
-    """Score all documents as one stream, with end-of-text tokens, in the windows and batches of validation.
+def passage_of_excerpt(excerpt: Excerpt, *, context_length: int, batch_size: int) -> Passage:
+    """Score all documents in a row, with their end-of-text tokens, in the windows and batches of validation.
 
     Every id except the first id is scored. Windows of context_length ids do not overlap.
     """
@@ -94,7 +94,7 @@ def rolling_windows(ids: np.ndarray, *, first: int, context_length: int) -> Iter
 
     Windows do not overlap, except that the last window is extended to the left for full context.
     Source: lm-evaluation-harness, get_rolling_token_windows and make_disjoint_window in lm_eval/utils.py.
-    ids has the shape (n,). The other arguments are described in documents_alone.
+    ids has the shape (n,). The other arguments are described in passage_of_documents.
     """
     given = np.concatenate([[first], ids])  # (n + 1,)
     for n_done in range(0, len(ids), context_length):

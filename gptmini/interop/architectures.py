@@ -148,6 +148,24 @@ _NANOCHAT = Architecture(
 )
 
 
+_LLAMA_BLOCK: dict[str, tuple[str, ...]] = {
+    "attention_norm.weight": ("input_layernorm.weight",),
+    "attention.qkv.weight": _QKV,
+    "attention.qkv.bias": tuple(name.replace("weight", "bias") for name in _QKV),
+    "attention.query_gain": ("self_attn.q_norm.weight",),
+    "attention.key_gain": ("self_attn.k_norm.weight",),
+    "attention.output.weight": ("self_attn.o_proj.weight",),
+    "attention.output.bias": ("self_attn.o_proj.bias",),
+    "mlp_norm.weight": ("post_attention_layernorm.weight",),
+    "mlp.gate.weight": ("mlp.gate_proj.weight",),
+    "mlp.gate.bias": ("mlp.gate_proj.bias",),
+    "mlp.input.weight": ("mlp.up_proj.weight",),
+    "mlp.input.bias": ("mlp.up_proj.bias",),
+    "mlp.output.weight": ("mlp.down_proj.weight",),
+    "mlp.output.bias": ("mlp.down_proj.bias",),
+}
+
+
 def _llama_style(class_name: str, **our_values: Any) -> Architecture:
     """Return a Llama-style architecture. The module llama handles the other differences in settings and weights."""
     return Architecture(
@@ -163,22 +181,7 @@ def _llama_style(class_name: str, **our_values: Any) -> Architecture:
             "embedding.weight": ("model.embed_tokens.weight",),
             "norm.weight": ("model.norm.weight",),
         },
-        weights_of_a_block={
-            "attention_norm.weight": ("input_layernorm.weight",),
-            "attention.qkv.weight": _QKV,
-            "attention.qkv.bias": tuple(name.replace("weight", "bias") for name in _QKV),
-            "attention.query_gain": ("self_attn.q_norm.weight",),
-            "attention.key_gain": ("self_attn.k_norm.weight",),
-            "attention.output.weight": ("self_attn.o_proj.weight",),
-            "attention.output.bias": ("self_attn.o_proj.bias",),
-            "mlp_norm.weight": ("post_attention_layernorm.weight",),
-            "mlp.gate.weight": ("mlp.gate_proj.weight",),
-            "mlp.gate.bias": ("mlp.gate_proj.bias",),
-            "mlp.input.weight": ("mlp.up_proj.weight",),
-            "mlp.input.bias": ("mlp.up_proj.bias",),
-            "mlp.output.weight": ("mlp.down_proj.weight",),
-            "mlp.output.bias": ("mlp.down_proj.bias",),
-        },
+        weights_of_a_block=_LLAMA_BLOCK,
     )
 
 

@@ -40,16 +40,16 @@ def read_source_settings(path: Path) -> dict[str, str]:
 def stored_source_settings(header: dict) -> dict[str, str]:
     """Return what read_source_settings returned for the source of a checkpoint, from the checkpoint's header."""
     origin = header.get("init_from")
-    kept = header.get("published", origin.get("published") if isinstance(origin, dict) else None)
-    return kept or {}
+    of_origin = origin.get("published") if isinstance(origin, dict) else None
+    return header.get("published", of_origin) or {}
 
 
 def parse_source_settings(published: Mapping[str, str] | None) -> Published:
     """Parse the result of read_source_settings. Raises UserError if it was damaged in a checkpoint."""
-    found = checked({"published": published or {}}, _Header)["published"]
+    files = checked({"published": published or {}}, _Header)["published"]
     return {
         name: {key: value for key, value in values.items() if key not in LEFT_OUT}
-        for name, values in found.items()
+        for name, values in files.items()
     }
 
 
@@ -75,7 +75,7 @@ def with_new_ends(
 
     Such an end closes the answers in a chat template, although the original model never stopped there.
     """
-    known = [i for values in published.values() for i in in_a_list(values.get("eos_token_id"))]
-    new = [i for i in tokenizer.more_ends if i not in known]
+    old = [i for values in published.values() for i in in_a_list(values.get("eos_token_id"))]
+    new = [i for i in tokenizer.more_ends if i not in old]
     ends = in_a_list(settings.get("eos_token_id", tokenizer.end_of_text))
     return settings | {"eos_token_id": [*ends, *new]} if new else settings

@@ -44,7 +44,7 @@ def read_nanogpt(path: Path, meta: Path | None = None) -> tuple[GPT, Tokenizer]:
         n_rows = arguments["vocab_size"]
         sizes = {ours: arguments[theirs] for ours, theirs in SIZES.items()}
         config = config_from_file({"vocab_size": tokenizer.n_vocab, **sizes, **FIXED})
-        state = _state(checkpoint["model"], n_kept=tokenizer.n_vocab)
+        state = _state(checkpoint["model"], n_vocab=tokenizer.n_vocab)
     except UserError as error:
         raise UserError(f"{path}, model_args: {error}") from None
     except (KeyError, TypeError, AttributeError, IndexError):
@@ -62,15 +62,15 @@ def read_nanogpt(path: Path, meta: Path | None = None) -> tuple[GPT, Tokenizer]:
         raise UserError(f"{path}: {error}") from None
 
 
-def _state(weights: dict[str, Tensor], *, n_kept: int) -> dict[str, Tensor]:
-    """Convert the weights of nanoGPT to the weights of GPT-2 in transformers. Keep only the first n_kept ids."""
+def _state(weights: dict[str, Tensor], *, n_vocab: int) -> dict[str, Tensor]:
+    """Convert the weights of nanoGPT to the weights of GPT-2 in transformers. Keep only the first n_vocab ids."""
     state = {}
     for full_name, weight in weights.items():
         name = full_name.removeprefix("_orig_mod.")  # the prefix of a compiled model
         if name.endswith(".attn.bias"):  # a mask that older versions of nanoGPT stored
             continue
         if name in ("transformer.wte.weight", "lm_head.weight"):
-            weight = weight[:n_kept]
+            weight = weight[:n_vocab]
         state[name] = weight.T if is_conv1d(name, weight.ndim) else weight
     return state
 

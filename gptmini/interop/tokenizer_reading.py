@@ -101,8 +101,8 @@ def read_tokenizer(
     if n_vocab is None:
         n_vocab = max(by_id, default=0) + 1
     if ends is None:
-        known = (names.get("eos_token"), *USUAL_ENDS)
-        ends = [i for name in known for i, token in by_id.items() if token == name][:1]
+        usual = (names.get("eos_token"), *USUAL_ENDS)
+        ends = [i for name in usual for i, token in by_id.items() if token == name][:1]
 
     # A config may claim any number of ids, so do not list them all.
     is_whole = len(by_id) == n_vocab and max(by_id) < n_vocab

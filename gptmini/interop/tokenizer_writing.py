@@ -109,9 +109,9 @@ def write_tokenizer(
     (folder / "tokenizer_config.json").write_text(text, encoding="utf-8")
 
     template = tokenizer.chat_template
-    known = config.get("chat_template")
-    several = known if isinstance(known, list) else [known]
-    templates = [one.get("template") if isinstance(one, dict) else one for one in several]
+    entry = config.get("chat_template")
+    entries = entry if isinstance(entry, list) else [entry]
+    templates = [one.get("template") if isinstance(one, dict) else one for one in entries]
     if template is not None and template not in templates:
         (folder / "chat_template.jinja").write_bytes(template.encode("utf-8"))
 

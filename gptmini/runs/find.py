@@ -133,7 +133,7 @@ def has_checkpoint(folder: Path) -> bool:
 def _runs(folder: Path, *patterns: str) -> list[Path]:
     """Return the folders of runs whose config.yaml matches a pattern, oldest first, without links in root/latest."""
     configs = [path for pattern in patterns for path in folder.glob(pattern)]
-    own = [path for path in configs if path.is_file() and not path.is_symlink()]
-    runs = [path.parent for path in own if not is_temporary(path.parent)]
+    files = [path for path in configs if path.is_file() and not path.is_symlink()]
+    runs = [path.parent for path in files if not is_temporary(path.parent)]
     # Modification times change when a run is resumed or copied.
     return sorted(runs, key=lambda run: (identity_of(run).begun, run.name))

@@ -113,11 +113,11 @@ def dropping_later_lines(folder: Path, step: int, *, validated: bool) -> Iterato
     """
     remaining = []
     for line in read_lines(folder):
-        kept = line
+        entries = line
         if line[STEP] == step and not validated:
-            kept = {tag: value for tag, value in line.items() if not tag.startswith(VALIDATION)}
-        if line[STEP] <= step and tags_of(kept):
-            remaining.append(kept)
+            entries = {tag: value for tag, value in line.items() if not tag.startswith(VALIDATION)}
+        if line[STEP] <= step and tags_of(entries):
+            remaining.append(entries)
 
     if not (folder / METRICS).is_file():
         yield remaining

@@ -85,11 +85,11 @@ def _check_free(folder: Path) -> None:
                 f"folder={folder} must not be inside a run, but it is inside {around}; choose another folder"
             )
 
-    # A process that was killed before its run started may leave a lock file and an incomplete config.yaml.
-    held = {item.name for item in folder.iterdir()} if folder.is_dir() else set()
-    # A sweep writes the file 'state' of such a process.
-    own = {".lock", STATUS}
-    others = {name for name in held if name not in own and not name.startswith(".config.yaml.")}
+    # A process that was killed before its run started may leave a lock file and an incomplete config.yaml. A sweep
+    # writes the file 'state' of such a process.
+    names = {item.name for item in folder.iterdir()} if folder.is_dir() else set()
+    leftovers = {name for name in names if name.startswith(".config.yaml.")} | {".lock", STATUS}
+    others = names - leftovers
     if others:
         raise UserError(
             f"folder={folder} must be a run folder, an empty folder or a new folder, but it contains {min(others)}"
@@ -110,11 +110,11 @@ def identity_of(folder: Path) -> Identity:
 
     with (folder / "config.yaml").open("rb") as file:
         head = file.read(HEAD).decode("utf-8", errors="replace")
-    kept = dict(IDENTITY.findall(head))
+    lines = dict(IDENTITY.findall(head))
     written = datetime.datetime.fromtimestamp((folder / "config.yaml").stat().st_mtime)
     return Identity(
-        begun=kept.get("begun", written.strftime(STAMP)),
-        id=kept.get("id", _plain(folder)),
+        begun=lines.get("begun", written.strftime(STAMP)),
+        id=lines.get("id", _plain(folder)),
     )
 
 
@@ -130,8 +130,8 @@ def write_config(
     An imported model has no identity, because it is not trained.
     """
     # Write the identity before the overrides, so that the identity is in the first kilobyte of the file.
-    known = {} if identity is None else identity._asdict()
-    head = {"version": __version__, **known, "typed": list(overrides)}
+    fields = {} if identity is None else identity._asdict()
+    head = {"version": __version__, **fields, "typed": list(overrides)}
     text = yaml.safe_dump(head, sort_keys=False, allow_unicode=True, width=10_000)
     with replacing(folder / "config.yaml") as file:
         file.write(f"{text}{config}".encode())

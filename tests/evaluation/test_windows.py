@@ -7,7 +7,7 @@ import torch
 from gptmini.data.prepared.batches import validation_windows
 from gptmini.data.prepared.store import Excerpt
 from gptmini.evaluation.score import evaluate, score
-from gptmini.evaluation.windows import documents_alone, rolling_windows, stream
+from gptmini.evaluation.windows import passage_of_documents, passage_of_excerpt, rolling_windows
 from sizes import CONTEXT, GPT2, V
 from toys import wide_gpt
 
@@ -21,14 +21,14 @@ def ids_of(n, seed=0):
 
 def stream_of(ids, ends=None, n_tokens=None):
     excerpt = Excerpt(ids, n_tokens or len(ids), tokens_per_byte=1.0, document_ends=ends)
-    return stream(excerpt, context_length=CONTEXT, batch_size=3)
+    return passage_of_excerpt(excerpt, context_length=CONTEXT, batch_size=3)
 
 
 def alone(documents, batch_size=5):
-    return documents_alone(
+    return passage_of_documents(
         documents,
         first=END,
-        first_named="<|endoftext|>",
+        first_text="<|endoftext|>",
         context_length=CONTEXT,
         batch_size=batch_size,
     )

@@ -178,8 +178,8 @@ def test_a_prepared_document_begins_as_in_transformers_and_as_a_prompt(folder, f
         documents, lengths = given.documents(tokenizer)
         assert [ids.tolist() for ids in documents] == [tokenizer.encode(one) for one in TEXTS]
         assert lengths.tolist() == [len(one.encode()) for one in TEXTS]
-    (of_store,) = prepared.streams(tokenizer)
-    (of_text,) = text.streams(tokenizer)
+    (of_store,) = prepared.excerpts(tokenizer)
+    (of_text,) = text.excerpts(tokenizer)
     assert of_store.ids.tolist() == of_text.ids.tolist()
 
 
