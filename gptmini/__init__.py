@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from gptmini.evaluation import evaluate as evaluate
     from gptmini.generation import generate as generate
     from gptmini.generation import generate_stream as generate_stream
+    from gptmini.generation.conversation import chat as chat
     from gptmini.job.result import TrainingResult
     from gptmini.loading import load as load
     from gptmini.model import GPT as GPT
     from gptmini.model import GPTConfig as GPTConfig
     from gptmini.model import preset as preset
-    from gptmini.serving.conversation import chat as chat
     from gptmini.system.errors import UserError as UserError
 else:
     __getattr__ = lazy_names(__name__)

@@ -21,7 +21,7 @@ from gptmini.system.process import MISUSE, restore_gc_and_sigint
 from gptmini.system.signals import CtrlC
 
 if TYPE_CHECKING:
-    from gptmini.serving.conversation import Conversation
+    from gptmini.generation.conversation import Conversation
 
 # The commands in a chat, and their help.
 COMMANDS = {
@@ -69,8 +69,8 @@ def main(arguments: list[str]) -> None:
     run = named_run(options.run, saved=True)
 
     from gptmini.generation import Rules
+    from gptmini.generation.conversation import Conversation
     from gptmini.loading import load_for_sampling
-    from gptmini.serving.conversation import Conversation
     from gptmini.system.hardware import dtype_name
 
     rules = Rules(**rules_of(options))

@@ -13,7 +13,6 @@ from gptmini.commands.options import parse_options
 from gptmini.console.printing import print_lines, print_topic, sampling_command
 from gptmini.loading import local_path
 from gptmini.model import GPTConfig
-from gptmini.report.tables import config_table
 from gptmini.runs import METRICS, STEP, TIME, RunStatus, line_of, write_config, write_status
 from gptmini.system.errors import UserError
 from gptmini.system.files import new_folder

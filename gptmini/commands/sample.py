@@ -129,7 +129,7 @@ def print_chat_hint(prompts: list[str], tokenizer: "Tokenizer") -> None:
 
 def read_prompts(options: argparse.Namespace) -> list[str]:
     """Return the prompts that the options give. Return an empty list if lines are read interactively."""
-    from gptmini.generation.prompts import prompt_from, prompts_from
+    from gptmini.commands.prompts import prompt_from, prompts_from
 
     if options.interactive:
         return []

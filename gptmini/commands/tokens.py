@@ -31,7 +31,7 @@ def main(arguments: list[str]) -> None:
 
     text = options.text
     if text == "-":
-        from gptmini.generation.prompts import prompt_from
+        from gptmini.commands.prompts import prompt_from
 
         text = prompt_from(sys.stdin.buffer.read(), "stdin")
     run = named_run(options.run, saved=True)

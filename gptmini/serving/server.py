@@ -25,9 +25,9 @@ from starlette.routing import Route
 
 from gptmini.data import ChatFormatError, checked_messages
 from gptmini.generation import Rules, prompt_ids
+from gptmini.generation.conversation import room_for_answer
 from gptmini.generation.text import MOST_SAMPLES
 from gptmini.serving.connection import Connection, connections_of
-from gptmini.serving.conversation import room_for_answer
 from gptmini.serving.engine import AnswerPiece, Engine, QueueFullError, Request, T
 from gptmini.serving.guard import Guard, failed, has_key, json_of, not_found
 from gptmini.serving.inspection import last_attention, score_prompt

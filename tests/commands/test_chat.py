@@ -20,8 +20,8 @@ import gptmini
 import programs
 from gptmini.commands.chat import answer
 from gptmini.generation import Rules
+from gptmini.generation.conversation import Conversation, prompt_within
 from gptmini.loading import load
-from gptmini.serving.conversation import Conversation, prompt_within
 from gptmini.system.errors import UserError
 from gptmini.system.signals import CtrlC
 from gptmini.tokenizer import byte, with_chat_template
