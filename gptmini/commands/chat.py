@@ -167,7 +167,7 @@ def answer(conversation: "Conversation", line: str, ctrl_c: CtrlC) -> None:
     n_tokens = 0
     try:
         for piece in ctrl_c.until_pressed(pieces):
-            print(piece.translate(shown_as), end="", flush=True)
+            print(piece.text.translate(shown_as), end="", flush=True)
             n_tokens += 1
     except UserError:
         del conversation.messages[n_before:]

@@ -1,13 +1,66 @@
 """Compile a decoding step into one CUDA graph, with a cache whose shapes and addresses never change."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from gptmini.attention import Slots
+from gptmini.generation.decoding import Decoder, RuleGroups
 from gptmini.model import GPT
 from gptmini.model.gpt_cache import GPTCache
+
+
+class CompiledDecoder(Decoder):
+    """A decoder whose step is one CUDA graph. All samples must have the same rules, and every step advances all rows."""
+
+    def __init__(
+        self,
+        model: GPT,
+        *,
+        batch_size: int = 1,
+        capacity: int | None = None,
+        reuse: bool = False,
+    ) -> None:
+        """Allocate the cache. The arguments are the same as the arguments of Decoder."""
+        super().__init__(model, batch_size=batch_size, capacity=capacity, reuse=reuse)
+        self._score = self._forward
+        # dynamic=False: each batch size gets its own graph, because a CUDA graph has fixed shapes.
+        self._compiled_step = torch.compile(
+            super()._step, mode="reduce-overhead", fullgraph=True, dynamic=False
+        )
+
+    def _new_cache(self, batch_size: int, capacity: int) -> GPTCache:
+        weight = self.model.embedding.weight
+        slots = FixedSlots(batch_size, capacity, device=weight.device)
+        cache = GPTCache(self.model.config, slots, dtype=weight.dtype)
+
+        # Tensors that a CUDA graph writes must not share memory. Therefore copy the views of the shared buffer.
+        for layer in cache.attention.layers:
+            layer.keys = layer.keys.contiguous()  # (B, capacity, G, D)
+            layer.values = layer.values.contiguous()  # (B, capacity, G, D)
+        del cache.attention.buffer
+
+        # A CUDA graph records memory addresses.
+        for tensor in (slots.lengths, *cache.tensors):
+            torch._dynamo.mark_static_address(tensor)
+        return cache
+
+    def _span_of(self, first: int, last: int) -> slice:
+        return slice(0, len(self.rows))
+
+    def _start(self, span: slice, lengths: Sequence[int]) -> None:
+        self._slots.set_lengths(lengths)
+
+    def _step(
+        self, inputs: Tensor, groups: RuleGroups, n_likeliest: int | None, seen: Tensor | None
+    ) -> Tensor:
+        if seen is not None:
+            torch._dynamo.mark_static_address(seen)
+        return self._compiled_step(inputs, groups, n_likeliest, seen)
+
+    def _forward(self, tokens: Tensor) -> Tensor:
+        return self.model(tokens.unsqueeze(1), self.cache)[:, -1]
 
 
 class FixedSlots(Slots):
@@ -32,29 +85,3 @@ class FixedSlots(Slots):
         assert isinstance(self.lengths, Tensor)
         self._take_index(self.lengths, n_tokens, self.capacity)
         self.lengths += n_tokens
-
-
-def fixed_cache(model: GPT, batch_size: int, capacity: int) -> GPTCache:
-    """Return an empty cache for a compiled decoding step. It has batch_size rows of capacity tokens each."""
-    weight = model.embedding.weight
-    slots = FixedSlots(batch_size, capacity, device=weight.device)
-    cache = GPTCache(model.config, slots, dtype=weight.dtype)
-
-    # Tensors that a CUDA graph writes must not share memory. Therefore copy the views of the shared buffer.
-    for layer in cache.attention.layers:
-        layer.keys = layer.keys.contiguous()  # (B, capacity, G, D)
-        layer.values = layer.values.contiguous()  # (B, capacity, G, D)
-    del cache.attention.buffer
-
-    # A CUDA graph records memory addresses.
-    for tensor in (slots.lengths, *cache.tensors):
-        torch._dynamo.mark_static_address(tensor)
-    return cache
-
-
-def compiled(function: Callable, seen: Tensor | None) -> Callable:
-    """Compile a decoding step into one CUDA graph. The step may write only to a fixed_cache and to seen."""
-    if seen is not None:
-        torch._dynamo.mark_static_address(seen)
-    # dynamic=False: each batch size gets its own graph, because a CUDA graph has fixed shapes.
-    return torch.compile(function, mode="reduce-overhead", fullgraph=True, dynamic=False)

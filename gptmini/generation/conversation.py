@@ -2,11 +2,13 @@
 
 from bisect import bisect_left
 from collections.abc import Generator, Sequence
+from dataclasses import replace
 from typing import Any, Literal, overload
 
 from gptmini.data import ChatFormatError, checked_messages
-from gptmini.generation import Decoder, Rules, TextStream, checked_integer, checked_rules
-from gptmini.generation.text import as_list
+from gptmini.generation.options import as_list, checked_integer, checked_rules
+from gptmini.generation.rules import Rules
+from gptmini.generation.session import Request, Session, TextPiece
 from gptmini.model import GPT
 from gptmini.model.gpt import in_eval_mode
 from gptmini.settings import CHAT_TOKENS, SAMPLE_SEED, SAMPLE_TEMPERATURE
@@ -54,9 +56,9 @@ class Conversation:
         self.n_dropped = 0
         self.finish: str | None = None
         self._encoder = chat_encoder_of(tokenizer)
-        self._decoder = Decoder(model, reuse=True)
+        self._session = Session(model, tokenizer, reuse=True)
 
-    def answer(self) -> Generator[str, None, None]:
+    def answer(self) -> Generator[TextPiece, None, None]:
         """Yield the answer of the model to the last message in pieces, and add the answer to the messages.
 
         If the caller stops early, the part of the answer that was yielded is added. Raises UserError if the chat
@@ -68,26 +70,28 @@ class Conversation:
         )
         # The model must see the system message until the answer ends.
         room = room_for_answer(context, prompt)
+        n_tokens = min(self.rules.max_new_tokens or room, room)
 
-        stream = TextStream(
-            self.tokenizer,
-            self.stop,
-            max_tokens=min(self.rules.max_new_tokens or room, room),
-            ignore_end_of_text=self.ignore_end_of_text,
-            leading=self._encoder.leading,
+        number = self._session.add(
+            Request(
+                prompt=prompt,
+                rules=replace(self.rules, max_new_tokens=n_tokens),
+                seed=self.seed,
+                stop=self.stop,
+                ignore_end_of_text=self.ignore_end_of_text,
+                leading=self._encoder.leading,
+            )
         )
-        number = self._decoder.add(prompt, self.rules, seed=self.seed)
         self.finish = None
         answer = ""
 
         try:
-            while self.finish is None:
-                (drawn,) = self._decoder.draw()
-                text, self.finish = stream.add(drawn.token)
-                answer += text
-                yield text
+            for piece in self._session.pieces():
+                answer += piece.text
+                self.finish = piece.finish
+                yield piece
         finally:
-            self._decoder.end(number)
+            self._session.end(number)
             self.messages.append({"role": "assistant", "content": answer})
 
 
@@ -148,11 +152,11 @@ def chat(
         ignore_end_of_text=ignore_end_of_text,
     )
 
-    def pieces() -> Generator[str, None, None]:
+    def texts() -> Generator[str, None, None]:
         with in_eval_mode(model):
-            yield from conversation.answer()
+            yield from (piece.text for piece in conversation.answer())
 
-    return pieces() if stream else "".join(pieces())
+    return texts() if stream else "".join(texts())
 
 
 def room_for_answer(context: int, prompt: Sequence[int]) -> int:

@@ -4,15 +4,14 @@ import hashlib
 import math
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from gptmini.generation.compiled import compiled, fixed_cache
-from gptmini.generation.rules import Rules, choose
+from gptmini.generation.rules import Rules, draw
 from gptmini.model import GPT
 from gptmini.model.gpt_cache import GPTCache
 from gptmini.model.step import DecodingStep
@@ -20,15 +19,17 @@ from gptmini.tokenizer.chat.marks import common_prefix_length
 
 NOT_FINITE = -1  # instead of a token
 UNIFORMS_AT_ONCE = 64  # random numbers per call; one call per number would take as long as a layer of a small model
+# The different rules of the samples, each with the rows that use these rules, int64 (n,). None stands for all rows.
+RuleGroups = tuple[tuple[Rules, Tensor | None], ...]
 
 
-def uniforms(seed: int, stream: int) -> Iterator[float]:
-    """Yield an endless series of random numbers in [0, 1). The series depends only on the seed and the stream's number.
+def uniforms(seed: int, series: int) -> Iterator[float]:
+    """Yield an endless series of random numbers in [0, 1). The numbers depend only on the seed and the series.
 
-    The generator's seed is a hash of seed and stream. With a linear combination of seed and stream
-    instead, different pairs of seed and stream would give the same numbers.
+    The generator's seed is a hash of seed and series. With a linear combination of seed and series
+    instead, different pairs of seed and series would give the same numbers.
     """
-    digest = hashlib.blake2b(repr((seed, stream)).encode(), digest_size=8).digest()
+    digest = hashlib.blake2b(repr((seed, series)).encode(), digest_size=8).digest()
     generator = torch.Generator().manual_seed(int.from_bytes(digest, "little"))
     while True:
         numbers = torch.rand(UNIFORMS_AT_ONCE, dtype=torch.float64, generator=generator)
@@ -42,9 +43,19 @@ class Sample:
     number: int
     ids: list[int]  # prompt and drawn tokens
     rules: Rules
-    draws: Iterator[float]  # random numbers of this sample
-    log_probabilities: bool
-    n_likeliest: int
+    uniforms: Iterator[float]  # random numbers of this sample
+    n_likeliest: int | None
+
+
+@dataclass(eq=False)
+class DecodingRow:
+    """A row of the batch and of the cache."""
+
+    index: int
+    sample: Sample | None = None  # None: the row is free
+    ids: list[int] = field(default_factory=list)  # the ids whose keys and values the row holds
+    length: int = 0  # positions in the cache; the last positions of a free row may not be valid
+    n_ended: int = 0  # number of samples that had ended when the row became free
 
 
 class Drawn(NamedTuple):
@@ -62,7 +73,7 @@ class Decoder:
 
     Samples may be added at any time. A sample may exceed the context: when its row of the cache is full, the newest
     half of its tokens is encoded a second time in one pass. A sample depends on its prompt, its rules, its seed and its
-    stream, but not on other samples.
+    series, but not on other samples.
     """
 
     def __init__(
@@ -72,7 +83,6 @@ class Decoder:
         batch_size: int = 1,
         capacity: int | None = None,
         reuse: bool = False,
-        compile: bool = False,
     ) -> None:
         """Allocate the cache.
 
@@ -83,23 +93,20 @@ class Decoder:
                 tokens at a time.
             reuse: whether a row keeps the keys and values of a sample that ended. A later sample that starts with the
                 same ids, such as the next turn of a chat, then encodes only the rest of its prompt.
-            compile: see generate_stream. If compile is true, all samples must have the same rules.
         """
         self.model = model
         self.reuse = reuse
-        self.is_compiled = compile
-
         self.waiting: deque[Sample] = deque()
-        # The sample in each row. None: the row is free.
-        self.rows: list[Sample | None] = [None] * batch_size
-        # The ids whose keys and values each row holds.
-        self.encoded: list[list[int]] = [[] for _ in self.rows]
-        # Number of positions of each row in the cache. A free row may count positions that are no longer valid.
-        self.lengths = [0] * batch_size
+        self.rows = [DecodingRow(index) for index in range(batch_size)]
         self._n_added = 0
-        # Number of samples that had ended when each row became free.
-        self._released = [0] * batch_size
         self._n_ended = 0
+
+        longest = model.config.longest_input
+        self.capacity = longest if capacity is None else min(capacity, longest)
+        self.cache = self._new_cache(batch_size, self.capacity)
+        self._span = slice(0, 0)  # the rows that a step advances
+        self._slots = self.cache.slots
+        self._score: Callable[[Tensor], Tensor]  # maps the newest tokens (n,) to logits (n, V)
 
         # Rules compute in float64. Apple's GPUs do not support float64.
         self.device = model.embedding.weight.device
@@ -110,26 +117,14 @@ class Decoder:
         # Ids that occur in the prompt or the sample, bool (B, V); only the repetition penalty needs these ids.
         self.seen: Tensor | None = None
 
-        longest = model.config.longest_input
-        capacity = longest if capacity is None else min(capacity, longest)
-        new_cache = fixed_cache if compile else GPT.new_cache
-        self.cache: GPTCache = new_cache(model, batch_size, capacity)
-
-        # The rows from the first active row to the last active row, and the functions that advance these rows.
-        self._span = slice(0, 0)
-        self._slots = self.cache.slots
-        self._score: Callable[[Tensor], Tensor] = self._score_by_forward
-        self._draw: Callable[..., Tensor] | None = None if compile else _draw
-
     def add(
         self,
         prompt: Sequence[int],
         rules: Rules,
         *,
         seed: int = 0,
-        stream: int = 0,
-        log_probabilities: bool = False,
-        n_likeliest: int = 0,
+        series: int = 0,
+        n_likeliest: int | None = None,
     ) -> int:
         """Add a sample. The sample starts as soon as a row is free. Return the number of the sample, counted from 0.
 
@@ -137,12 +132,13 @@ class Decoder:
             prompt: ids to continue, at least one, all in the model's vocabulary. If the prompt is too long, the model
                 sees only its newest ids.
             rules: how to draw tokens. The caller must end the sample after max_new_tokens.
-            seed, stream: these choose the random numbers; see uniforms.
-            log_probabilities: whether to return the log-probability of each drawn token.
-            n_likeliest: how many of the most probable tokens to return with each drawn token.
+            seed, series: these choose the random numbers; see uniforms.
+            n_likeliest: how many of the most probable tokens to return with each drawn token. None: no
+                log-probabilities, not even those of the drawn tokens.
         """
+        vocab_size = self.model.config.vocab_size
         if rules.repetition_penalty != 1 and self.seen is None:
-            shape = (len(self.rows), self.model.config.vocab_size)
+            shape = (len(self.rows), vocab_size)
             self.seen = torch.zeros(shape, dtype=torch.bool, device=self.rules_device)
 
         number = self._n_added
@@ -152,9 +148,8 @@ class Decoder:
                 number=number,
                 ids=list(prompt),
                 rules=rules,
-                draws=uniforms(seed, stream),
-                log_probabilities=log_probabilities,
-                n_likeliest=min(n_likeliest, self.model.config.vocab_size),
+                uniforms=uniforms(seed, series),
+                n_likeliest=None if n_likeliest is None else min(n_likeliest, vocab_size),
             )
         )
         return number
@@ -162,181 +157,181 @@ class Decoder:
     @torch.inference_mode()
     def draw(self) -> list[Drawn]:
         """Draw the next token of every sample in the batch. Return an empty list if all samples have ended."""
-        active = self._refill()
+        self._refill()
+        active = [row for row in self.rows if row.sample is not None]
         if not active:
             return []
 
-        first = self._span.start
-        n_rows = self._span.stop - first
-        newest = [0] * n_rows
-        uniform = [0.0] * n_rows
-        for row, sample in active:
-            newest[row - first] = sample.ids[-1]
-            uniform[row - first] = next(sample.draws)
-
+        rows = self.rows[self._span]
+        samples = [row.sample for row in rows]
         # Each step needs a copy to the GPU and a copy back. The first copy uses pinned memory, so it does not wait.
         inputs = torch.tensor(
-            [newest, uniform],
+            [
+                [sample.ids[-1] if sample else 0 for sample in samples],
+                [next(sample.uniforms) if sample else 0.0 for sample in samples],
+            ],
             dtype=torch.float64,
             pin_memory=self.rules_device.type == "cuda",
         )  # (2, n)
-        if self._draw is None:
-            self._draw = compiled(_draw, self.seen)
-        drawn = self._draw(
-            self._score,
-            self._rules_of(active),
-            any(sample.log_probabilities for _, sample in active),
-            max(sample.n_likeliest for _, sample in active),
+        wanted = [sample.n_likeliest for sample in samples if sample]
+        drawing = self._step(
             inputs.to(self.rules_device, non_blocking=True),
-            self.device,
-            None if self.seen is None else self.seen[self._span],
+            self._groups_of(samples),
+            max((n for n in wanted if n is not None), default=None),
+            self.seen,
         )
-        columns = drawn.t().tolist()  # (n, 2 or more)
-        for row in range(self._span.start, self._span.stop):
-            self.lengths[row] += 1
-
-        return [self._take(row, sample, columns[row - first]) for row, sample in active]
+        columns = drawing.tolist()  # n rows of 2 or more numbers
+        for row in rows:
+            row.length += 1
+        return [self._take(row, columns[row.index - self._span.start]) for row in active]
 
     def end(self, number: int) -> None:
         """End a sample: free its row, or remove it from the queue."""
-        for row, sample in enumerate(self.rows):
-            if sample is not None and sample.number == number:
-                self.rows[row] = None
+        for row in self.rows:
+            if row.sample is not None and row.sample.number == number:
                 self._n_ended += 1
-                self._released[row] = self._n_ended
+                row.sample = None
+                row.n_ended = self._n_ended
                 return
         self.waiting = deque(sample for sample in self.waiting if sample.number != number)
 
     def reset(self) -> None:
         """End all samples, and forget the keys and values of all rows. Call this method after draw failed."""
         self.waiting.clear()
-        self.rows = [None] * len(self.rows)
-        self.encoded = [[] for _ in self.rows]
-        self.lengths = [0] * len(self.rows)
+        self.rows = [DecodingRow(row.index, n_ended=row.n_ended) for row in self.rows]
         self._span = slice(0, 0)
 
-    def _take(self, row: int, sample: Sample, column: list[float]) -> Drawn:
-        if not math.isfinite(column[1]):
+    def _take(self, row: DecodingRow, values: list[float]) -> Drawn:
+        """Give a row its drawn token. values is a row of Drawing.packed."""
+        sample = row.sample
+        assert sample is not None
+        token, highest, *rest = values
+        if not math.isfinite(highest):
             # The row must hold no NaN, because even a masked NaN would change the next sample of this row.
             for tensor in self.cache.tensors:
-                tensor[row] = 0
-            self.encoded[row] = []
+                tensor[row.index] = 0
+            row.ids = []
             return Drawn(sample.number, NOT_FINITE, None, [])
-        self.encoded[row].append(sample.ids[-1])
-        token = int(column[0])
-        sample.ids.append(token)
+        row.ids.append(sample.ids[-1])
+        sample.ids.append(int(token))
+        if sample.n_likeliest is None:
+            return Drawn(sample.number, int(token), None, [])
 
-        rest = column[2:]
-        log_probability = rest[0] if sample.log_probabilities else None
-        n_pairs = sample.n_likeliest
-        likeliest = []
-        if n_pairs:
-            # The pairs of all samples come last. A log-probability may come before the pairs.
-            n_all = len(rest) // 2
-            ids = rest[-2 * n_all : len(rest) - n_all][:n_pairs]
-            values = rest[len(rest) - n_all :][:n_pairs]
-            likeliest = [(int(i), value) for i, value in zip(ids, values, strict=True)]
-        return Drawn(sample.number, token, log_probability, likeliest)
+        log_probability, *pairs = rest
+        n_all = len(pairs) // 2  # other samples may want more pairs
+        ids = map(int, pairs[: sample.n_likeliest])
+        likeliest = list(zip(ids, pairs[n_all:], strict=False))
+        return Drawn(sample.number, int(token), log_probability, likeliest)
 
-    def _rules_of(
-        self, active: list[tuple[int, Sample]]
-    ) -> tuple[tuple[Rules, Tensor | None], ...]:
-        """Return the different rules, each with the rows of the span that use these rules. None stands for all rows."""
-        rows: dict[Rules, list[int]] = {}
-        for row, sample in active:
-            rows.setdefault(sample.rules, []).append(row - self._span.start)
-        if len(rows) == 1:
-            return ((next(iter(rows)), None),)
+    def _groups_of(self, samples: list[Sample | None]) -> RuleGroups:
+        places: dict[Rules, list[int]] = {}
+        for place, sample in enumerate(samples):
+            if sample is not None:
+                places.setdefault(sample.rules, []).append(place)
+        if len(places) == 1:
+            return tuple((rules, None) for rules in places)
         return tuple(
-            (rules, torch.tensor(some, device=self.rules_device)) for rules, some in rows.items()
+            (rules, torch.tensor(some, device=self.rules_device)) for rules, some in places.items()
         )
 
-    def _refill(self) -> list[tuple[int, Sample]]:
-        """Give free rows to waiting samples. Encode the newest half of the tokens of each full row a second time."""
-        capacity = self.cache.slots.capacity
-        windows = {}  # ids to encode, by row
-        for row, sample in enumerate(self.rows):
-            if sample is not None and self.lengths[row] == capacity:
-                n_kept = max(1, capacity // 2)
-                windows[row] = sample.ids[-n_kept:]
-                self.encoded[row] = []
+    # Rows
 
-        free = [row for row, sample in enumerate(self.rows) if sample is None]
+    def _refill(self) -> None:
+        """Give free rows to waiting samples. Encode the newest half of the tokens of each full row a second time."""
+        windows: dict[DecodingRow, list[int]] = {}  # ids to encode
+        for row in self.rows:
+            if row.sample is not None and row.length == self.capacity:
+                windows[row] = row.sample.ids[-max(1, self.capacity // 2) :]
+                row.ids = []
+
+        free = [row for row in self.rows if row.sample is None]
         while free and self.waiting:
             sample = self.waiting.popleft()
-            window = sample.ids[-capacity:]
+            window = sample.ids[-self.capacity :]
             row = self._choose_row(free, window)
             free.remove(row)
-            self.rows[row] = sample
+            row.sample = sample
             windows[row] = window
             if sample.rules.repetition_penalty != 1:
                 assert self.seen is not None
-                self.seen[row] = False
-                self.seen[row, sample.ids] = True
+                self.seen[row.index] = False
+                self.seen[row.index, sample.ids] = True
 
         self._encode(windows)
-        active = [(row, sample) for row, sample in enumerate(self.rows) if sample is not None]
-        if active:
-            self._set_span(active[0][0], active[-1][0] + 1, is_changed=bool(windows))
-        return active
+        active = [row.index for row in self.rows if row.sample is not None]
+        if not active:
+            return
 
-    def _choose_row(self, free: list[int], window: list[int]) -> int:
+        # A free row between active rows is decoded, too. Therefore it can also reach the end of the cache.
+        span = self._span_of(active[0], active[-1])
+        full = [row for row in self.rows[span] if row.length == self.capacity]
+        for row in full:
+            if len(row.ids) == row.length:
+                row.ids = []
+            row.length = len(row.ids)
+        if windows or full or span != self._span:
+            self._start(span, [row.length for row in self.rows[span]])
+            self._span = span
+
+    def _choose_row(self, free: list[DecodingRow], window: list[int]) -> DecodingRow:
         """Return the free row whose cache shares the most ids with the start of the window.
 
         If no free row shares any ids, return the row that has been free for the longest time.
         Without reuse, return the first free row, and forget the ids that it holds.
         """
         if not self.reuse:
-            self.encoded[free[0]] = []
+            free[0].ids = []
             return free[0]
 
-        n_same = {row: common_prefix_length(self.encoded[row], window[:-1]) for row in free}
-        row = max(free, key=lambda row: (n_same[row], -self._released[row]))
-        del self.encoded[row][n_same[row] :]
+        n_same = {row: common_prefix_length(row.ids, window[:-1]) for row in free}
+        row = max(free, key=lambda row: (n_same[row], -row.n_ended))
+        del row.ids[n_same[row] :]
         return row
 
-    def _encode(self, windows: dict[int, list[int]]) -> None:
+    def _encode(self, windows: dict[DecodingRow, list[int]]) -> None:
         # The newest token of each window and the ids that the row already holds are left out.
-        new = {row: window for row, window in windows.items() if not self.encoded[row]}
+        new = {row.index: window for row, window in windows.items() if not row.ids}
         if new:
             _encode(self.model, self.cache, new)
         for row, window in windows.items():
             known = window[:-1]
-            n_kept = len(self.encoded[row])
+            n_kept = len(row.ids)
             if 0 < n_kept < len(known):
-                part = self.cache.rows(slice(row, row + 1))
+                part = self.cache.rows(slice(row.index, row.index + 1))
                 part.slots.set_lengths([n_kept])
                 rest = torch.tensor([known[n_kept:]], device=self.device)  # (1, T)
                 self.model.hidden(rest, part)
-            self.encoded[row] = known
-            self.lengths[row] = len(known)
+            row.ids = known
+            row.length = len(known)
 
-    def _set_span(self, start: int, stop: int, *, is_changed: bool) -> None:
-        # is_changed: whether the length of any of these rows changed
-        if self.is_compiled:
-            start, stop = 0, len(self.rows)
+    # The eager path. CompiledDecoder replaces these methods.
 
-        # A free row between active rows is decoded, too. Therefore it can also reach the end of the cache.
-        for row in range(start, stop):
-            if self.rows[row] is None and self.lengths[row] == self.cache.slots.capacity:
-                if len(self.encoded[row]) == self.lengths[row]:
-                    self.encoded[row] = []
-                self.lengths[row] = len(self.encoded[row])
-                is_changed = True
+    def _new_cache(self, batch_size: int, capacity: int) -> GPTCache:
+        return self.model.new_cache(batch_size, capacity)
 
-        span = slice(start, stop)
+    def _span_of(self, first: int, last: int) -> slice:
+        """Return the rows that a step advances, given the first and the last active row."""
+        return slice(first, last + 1)
+
+    def _start(self, span: slice, lengths: Sequence[int]) -> None:
+        """Prepare steps of the rows in the span. Each row then has a new length."""
         if span != self._span:
-            self._span = span
-            is_changed = True
-            if not self.is_compiled:
-                part = self.cache.rows(span)
-                self._slots = part.slots
-                self._score = DecodingStep(self.model, part)
-        if is_changed:
-            self._slots.set_lengths(self.lengths[span])
+            part = self.cache.rows(span)
+            self._score = DecodingStep(self.model, part)
+            self._slots = part.slots
+        self._slots.set_lengths(lengths)
 
-    def _score_by_forward(self, tokens: Tensor) -> Tensor:
-        return self.model(tokens.unsqueeze(1), self.cache)[:, -1]
+    def _step(
+        self, inputs: Tensor, groups: RuleGroups, n_likeliest: int | None, seen: Tensor | None
+    ) -> Tensor:
+        """Add the newest token to each row of the span, and draw the next tokens. Return Drawing.packed, (n, 2 or more).
+
+        inputs contains the newest token and the random number of each row, float64 (2, n), on the device of the rules.
+        """
+        tokens = inputs[0].long().to(self.device)  # (n,)
+        logits = self._score(tokens).to(inputs.device)  # (n, V)
+        of_span = None if seen is None else seen[self._span]  # (n, V)
+        return draw(logits, inputs[1], groups, n_likeliest, of_span).packed()
 
 
 def _encode(model: GPT, cache: GPTCache, windows: dict[int, list[int]]) -> None:
@@ -350,56 +345,3 @@ def _encode(model: GPT, cache: GPTCache, windows: dict[int, list[int]]) -> None:
     if tokens.numel():
         model.hidden(tokens.to(cache.slots.device), encoded)
     cache.fill(list(windows), encoded, n_tokens)
-
-
-def _draw(
-    score: Callable[[Tensor], Tensor],
-    groups: Sequence[tuple[Rules, Tensor | None]],
-    log_probabilities: bool,
-    n_likeliest: int,
-    inputs: Tensor,
-    device: torch.device,
-    seen: Tensor | None,
-) -> Tensor:
-    """Compute the logits after the newest tokens, draw the next tokens, and mark them in seen.
-
-    Args:
-        score: function that returns the logits (B, V) after tokens, int64 (B,), on the device.
-        groups: the different rules, each with its rows, int64 (n,). None stands for all rows.
-        log_probabilities, n_likeliest, seen: see Decoder.add and choose.
-        inputs: newest token and random number of each row, float64 (2, B), on the device of the rules.
-        device: device of the model.
-
-    Returns float64 (2 or more, B), a single tensor so that a single copy reads it. float64 represents every id
-    exactly. The rows are:
-
-    - the drawn tokens
-    - the highest logits, which show whether the logits are finite
-    - if log_probabilities: the log-probabilities of the drawn tokens, from the logits before any rule
-    - n_likeliest rows: the most probable tokens, the most probable one first
-    - n_likeliest rows: the log-probabilities of the most probable tokens
-    """
-    tokens = inputs[0].long().to(device)  # (B,)
-    uniform = inputs[1]  # (B,)
-    logits = score(tokens).to(inputs.device)  # (B, V)
-    chosen = torch.zeros_like(tokens, device=inputs.device)  # (B,)
-    for rules, rows in groups:
-        penalised = seen if rules.repetition_penalty != 1 else None
-        if rows is None:
-            chosen = choose(logits, uniform, rules, penalised)  # (B,); V for a row of NaN
-        else:
-            of_rows = None if penalised is None else penalised[rows]  # (n, V)
-            chosen[rows] = choose(logits[rows], uniform[rows], rules, of_rows)  # (n,)
-    chosen = chosen.clamp(max=logits.size(-1) - 1)
-    if seen is not None:
-        seen.scatter_(1, chosen.unsqueeze(1), True)
-
-    drawn = [chosen.double().unsqueeze(0), logits.amax(dim=-1).double().unsqueeze(0)]  # (1, B) each
-    if log_probabilities or n_likeliest:
-        all_tokens = logits.double().log_softmax(dim=-1)  # (B, V)
-        if log_probabilities:
-            drawn.append(all_tokens.gather(-1, chosen.unsqueeze(1)).t())  # (1, B)
-        if n_likeliest:
-            values, ids = all_tokens.topk(n_likeliest, dim=-1)  # (B, n_likeliest) each
-            drawn += [ids.double().t(), values.t()]  # (n_likeliest, B) each
-    return torch.cat(drawn)

@@ -1,6 +1,7 @@
-"""Sampling rules: pure functions of logits, with the names, meanings and order of Hugging Face."""
+"""Sampling rules: from logits to the drawn tokens, with the names, meanings and order of Hugging Face."""
 
-from typing import Annotated
+from collections.abc import Sequence
+from typing import Annotated, NamedTuple
 
 import torch
 from pydantic import Field, NonNegativeFloat, PositiveInt
@@ -147,3 +148,52 @@ def choose(logits: Tensor, uniform: Tensor, rules: Rules, seen: Tensor | None = 
     cumulative = cumulative_sum(logits.softmax(dim=-1))  # (B, V)
     places = uniform.unsqueeze(-1) * cumulative[:, -1:]  # (B, 1)
     return torch.searchsorted(cumulative, places, right=True).squeeze(-1)  # (B,)
+
+
+class Drawing(NamedTuple):
+    """What one step draws. B is the number of rows; log-probabilities come from the logits before any rule, in nats."""
+
+    tokens: Tensor  # int64 (B, 1)
+    highest: Tensor  # (B, 1), the highest logits; they are finite if all logits are
+    # None: no sample wants log-probabilities.
+    log_probabilities: Tensor | None  # float64 (B, 1), those of the tokens
+    likeliest: Tensor | None  # int64 (B, n), the most probable tokens, the most probable first
+    of_likeliest: Tensor | None  # float64 (B, n), the log-probabilities of the most probable tokens
+
+    def packed(self) -> Tensor:
+        """Return all columns as float64 (B, 2 or more), which represents every id exactly. One copy reads them all."""
+        return torch.cat([column.double() for column in self if column is not None], dim=1)
+
+
+def draw(
+    logits: Tensor,
+    uniform: Tensor,
+    groups: Sequence[tuple[Rules, Tensor | None]],
+    n_likeliest: int | None,
+    seen: Tensor | None,
+) -> Drawing:
+    """Draw a token for each row, and mark the tokens in seen.
+
+    Args:
+        logits, uniform, seen: see choose.
+        groups: the different rules, each with its rows, int64 (n,). None stands for all rows.
+        n_likeliest: number of most probable tokens to return. None: no log-probabilities either.
+    """
+    tokens = torch.zeros(len(logits), dtype=torch.int64, device=logits.device)  # (B,)
+    for rules, rows in groups:
+        penalised = seen if rules.repetition_penalty != 1 else None
+        if rows is None:
+            tokens = choose(logits, uniform, rules, penalised)  # (B,)
+        else:
+            of_rows = None if penalised is None else penalised[rows]  # (n, V)
+            tokens[rows] = choose(logits[rows], uniform[rows], rules, of_rows)  # (n,)
+    tokens = tokens.clamp(max=logits.size(-1) - 1).unsqueeze(1)  # (B, 1); choose returns V for NaN
+    if seen is not None:
+        seen.scatter_(1, tokens, True)
+
+    highest = logits.amax(dim=-1, keepdim=True)  # (B, 1)
+    if n_likeliest is None:
+        return Drawing(tokens, highest, None, None, None)
+    of_all = logits.double().log_softmax(dim=-1)  # (B, V)
+    of_likeliest, likeliest = of_all.topk(n_likeliest, dim=-1)  # (B, n) each
+    return Drawing(tokens, highest, of_all.gather(-1, tokens), likeliest, of_likeliest)

@@ -7,39 +7,14 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
-from gptmini.generation import Decoder, Rules, TextStream
+from gptmini.generation import DIVERGED, Request, Session, TextPiece
 from gptmini.model import GPT
 from gptmini.system.errors import UserError
 from gptmini.tokenizer import Tokenizer
 
 T = TypeVar("T")
-
-
-@dataclass(eq=False, kw_only=True)
-class Request:
-    """A client's request for text. It contains a prompt and the rules for its continuation."""
-
-    prompt: Sequence[int]  # at least one id
-    rules: Rules
-    seed: int
-    stream: int = 0  # see gptmini.generation.uniforms
-    stop: Sequence[str] = ()
-    ignore_end_of_text: bool = False
-    n_likeliest: int | None = None  # None: no log-probabilities, not even those of the drawn tokens
-    leading: str = ""  # this text is removed from the start of the answer
-
-
-class AnswerPiece(NamedTuple):
-    """The text that one token adds to an answer."""
-
-    text: str  # the text that is certain after this token; empty, for example, inside a character
-    offset: int  # number of characters in the answer before this token
-    token: int
-    log_probability: float | None  # in nats; None if the request did not ask for log-probabilities
-    likeliest: list[tuple[int, float]]  # the most probable tokens and their log-probabilities
-    finish: str | None  # in the last piece, why the answer ended: end_of_text, stop or length
 
 
 class QueueFullError(Exception):
@@ -51,9 +26,8 @@ class Answer:
     """A request that is being answered. `deliver` receives the pieces of the answer, or the error that ended it."""
 
     request: Request
-    deliver: Callable[[AnswerPiece | UserError], None]
-    text: TextStream
-    sample: int | None = None  # number of the sample; None before the decoder has the request
+    deliver: Callable[[TextPiece | UserError], None]
+    sample: int | None = None  # number of the sample; None before the session has the request
     is_over: bool = False  # whether the answer has ended or was cancelled
 
 
@@ -87,10 +61,11 @@ class Engine:
                 cache takes memory for this number times batch_size.
         """
         self.model = model
-        self.tokenizer = tokenizer
         self.max_open = batch_size + max_waiting
-        self._decoder = Decoder(model, batch_size=batch_size, capacity=context, reuse=True)
-        self.context = self._decoder.cache.slots.capacity
+        self._session = Session(
+            model, tokenizer, batch_size=batch_size, capacity=context, reuse=True
+        )
+        self.context = self._session.capacity
         # The functions that the thread calls, in order. None ends the thread.
         self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         # Maps the number of a sample to its answer. Only the thread uses this dict.
@@ -103,7 +78,7 @@ class Engine:
     def submit(
         self,
         requests: Sequence[Request],
-        deliver: Callable[[int, AnswerPiece | UserError], None],
+        deliver: Callable[[int, TextPiece | UserError], None],
     ) -> list[Answer]:
         """Queue the requests of one client: all of them, or none of them if there is not enough room.
 
@@ -111,16 +86,9 @@ class Engine:
         must return immediately, because the thread cannot work before that. Raises QueueFullError if too many requests
         are waiting.
         """
-        answers = []
-        for index, request in enumerate(requests):
-            text = TextStream(
-                self.tokenizer,
-                request.stop,
-                max_tokens=request.rules.max_new_tokens,
-                ignore_end_of_text=request.ignore_end_of_text,
-                leading=request.leading,
-            )
-            answers.append(Answer(request, partial(deliver, index), text))
+        answers = [
+            Answer(request, partial(deliver, index)) for index, request in enumerate(requests)
+        ]
         self._count(len(answers))
         for answer in answers:
             self._calls.put(partial(self._start, answer))
@@ -167,49 +135,35 @@ class Engine:
                 # Wait for a call only if there is no answer to continue.
                 call = self._calls.get(block=not self._answers)
             except queue.Empty:
-                self._draw()
+                self._step()
                 continue
             if call is None:
                 return
             call()
 
     def _start(self, answer: Answer) -> None:
-        request = answer.request
         try:
-            answer.sample = self._decoder.add(
-                request.prompt,
-                request.rules,
-                seed=request.seed,
-                stream=request.stream,
-                log_probabilities=request.n_likeliest is not None,
-                n_likeliest=request.n_likeliest or 0,
-            )
+            answer.sample = self._session.add(answer.request)
         except Exception as error:
             self._fail([answer], error)
             return
         self._answers[answer.sample] = answer
 
-    def _draw(self) -> None:
+    def _step(self) -> None:
         try:
-            drawn = self._decoder.draw()
+            pieces = self._session.step()
         except Exception as error:
             # For example, the memory of the GPU is full. The cache may be incomplete. Therefore, all answers end.
             self._fail(list(self._answers.values()), error)
-            self._decoder.reset()
+            self._session.reset()
             return
 
-        for sample, token, log_probability, likeliest in drawn:
-            answer = self._answers[sample]
-            offset = answer.text.n_characters
-            try:
-                text, finish = answer.text.add(token)
-            except UserError as error:  # the logits of this request are not finite
-                self._fail([answer], error)
-                continue
-            # A client that has its last piece can rely on a free row.
-            if finish is not None:
+        for piece in pieces:
+            answer = self._answers[piece.sample]
+            # Free the row before the last piece is delivered, so that the client's next request finds it free.
+            if piece.finish is not None:
                 self._end(answer)
-            answer.deliver(AnswerPiece(text, offset, token, log_probability, likeliest, finish))
+            answer.deliver(UserError(DIVERGED) if piece.finish == "not_finite" else piece)
 
     def _fail(self, answers: Sequence[Answer], error: Exception) -> None:
         if not isinstance(error, UserError):
@@ -224,6 +178,6 @@ class Engine:
             return
         answer.is_over = True
         if answer.sample is not None:
-            self._decoder.end(answer.sample)
+            self._session.end(answer.sample)
             del self._answers[answer.sample]
         self._count(-1)

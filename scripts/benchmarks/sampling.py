@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from gptmini.checkpoint import header, write_checkpoint
-from gptmini.generation import Decoder, Rules, pack
+from gptmini.generation import CompiledDecoder, Decoder, Rules, pack
 from gptmini.interop import to_hugging_face
 from gptmini.model import GPT, new_gpt, preset
 from gptmini.system.hardware import DTYPES, choose_device, choose_dtype, clock
@@ -206,9 +206,10 @@ def ours(model: GPT, prompt: Tensor, n_tokens: int, *, compile: bool) -> Callabl
 
     def run() -> None:
         capacity = prompt.size(1) + n_tokens
-        decoder = Decoder(model, batch_size=len(prompt), capacity=capacity, compile=compile)
-        for stream, ids in enumerate(prompt.tolist()):
-            decoder.add(ids, rules, stream=stream)
+        kind = CompiledDecoder if compile else Decoder
+        decoder = kind(model, batch_size=len(prompt), capacity=capacity)
+        for series, ids in enumerate(prompt.tolist()):
+            decoder.add(ids, rules, series=series)
         for _ in range(n_tokens):
             decoder.draw()
 

@@ -19,8 +19,7 @@ import pytest
 import gptmini
 import programs
 from gptmini.commands.chat import answer
-from gptmini.generation import Rules
-from gptmini.generation.conversation import Conversation, prompt_within
+from gptmini.generation import Conversation, Rules, prompt_within
 from gptmini.loading import load
 from gptmini.system.errors import UserError
 from gptmini.system.signals import CtrlC
@@ -34,6 +33,11 @@ PATIENCE = 60  # seconds
 def chatty(tmp_path_factory):
     path = tmp_path_factory.mktemp("chat") / "chat.ckpt"
     return save_model(path, with_chat_template(byte([])), context_length=96)
+
+
+def said(conversation):
+    """Return the answer to the last message."""
+    return "".join(piece.text for piece in conversation.answer())
 
 
 class Terminal:
@@ -150,14 +154,14 @@ def test_each_line_of_a_pipe_is_answered_as_a_conversation_is(chatty, tmp_path):
         model.eval(), tokenizer, Rules(max_new_tokens=10, temperature=0.8), seed=3
     )
 
-    def said(line):
+    def said_to(line):
         conversation.messages.append({"role": "user", "content": line})
-        return "".join(conversation.answer()) + "\n"
+        return said(conversation) + "\n"
 
-    expected = said("One") + said("Two")
+    expected = said_to("One") + said_to("Two")
     del conversation.messages[2:]
     conversation.messages.insert(0, {"role": "system", "content": "Be nice."})
-    expected += said("Three")
+    expected += said_to("Three")
     saved = {"messages": [*conversation.messages]}
     expected += f"saved 5 messages to {tmp_path / 'a.jsonl'}\n"
     del conversation.messages[1:]
@@ -211,7 +215,7 @@ def test_old_turns_are_dropped_when_the_context_is_full_but_never_the_system_mes
         # The answer is that of a conversation that never had the dropped messages.
         kept = [system, *conversation.messages[1 + conversation.n_dropped : -1]]
         fresh = Conversation(model, tokenizer, rules, messages=kept, seed=1)
-        assert "".join(fresh.answer()) == conversation.messages[-1]["content"]
+        assert said(fresh) == conversation.messages[-1]["content"]
     assert dropped[0] == 0 < dropped[-1]
     assert len(conversation.messages) == 13
 
@@ -254,7 +258,7 @@ def test_chat_in_python_is_a_conversation(chatty):
     text = gptmini.chat(model, tokenizer, messages, **options)
     rules = Rules(max_new_tokens=10, temperature=0.7, top_k=20)
     conversation = Conversation(model, tokenizer, rules, messages=messages, seed=3)
-    assert text == "".join(conversation.answer())
+    assert text == said(conversation)
     assert text == "".join(gptmini.chat(model, tokenizer, messages, stream=True, **options))
     assert text == gptmini.chat(model, tokenizer, messages, **options | {"seed": np.int64(3)})
     assert messages == [{"role": "user", "content": "Hi"}]
@@ -282,7 +286,7 @@ def test_retry_answers_again_with_another_seed(chatty, tmp_path):
     model, tokenizer = load(chatty)
     rules = Rules(max_new_tokens=512, temperature=0.8)
     conversation = Conversation(model, tokenizer, rules, messages=[question], seed=4)
-    assert "".join(conversation.answer()) == found["content"]
+    assert said(conversation) == found["content"]
 
 
 @pytest.mark.slow

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from gptmini.generation import Decoder, Rules
+from gptmini.generation import CompiledDecoder, Decoder, Rules
 from gptmini.model import GPTConfig, new_gpt
 from sizes import GPT2, LLAMA, MODERN, SMEARED, G
 
@@ -40,21 +40,19 @@ def generate(
     *,
     seed=7,
     batch_size=3,
-    streams=None,
+    series=None,
     ends=(),
     compile=False,
     **rules,
 ):
     """Return the ids drawn for each prompt; ends has pairs (sample, number of tokens after which it ends)."""
-    decoder = Decoder(
+    decoder = (CompiledDecoder if compile else Decoder)(
         model,
         batch_size=min(batch_size, len(prompts)),
         capacity=max(map(len, prompts)) + n_tokens,
-        compile=compile,
     )
-    streams = range(len(prompts)) if streams is None else streams
-    for prompt, stream in zip(prompts, streams, strict=True):
-        decoder.add(prompt, Rules(**rules), seed=seed, stream=stream)
+    for prompt, number in zip(prompts, series or range(len(prompts)), strict=True):
+        decoder.add(prompt, Rules(**rules), seed=seed, series=number)
     drawn = [[] for _ in prompts]
     lasts = dict.fromkeys(range(len(prompts)), n_tokens) | dict(ends)
 

@@ -14,16 +14,16 @@ from gptmini.model import GPT
 from sizes import GPT2, LLAMA, SMEARED, V
 
 
-def generator_of(seed, stream):
-    """Return torch's generator with the seed of a stream."""
-    digest = hashlib.blake2b(f"({seed}, {stream})".encode(), digest_size=8).digest()
+def generator_of(seed, series):
+    """Return torch's generator with the seed of a series."""
+    digest = hashlib.blake2b(f"({seed}, {series})".encode(), digest_size=8).digest()
     return torch.Generator().manual_seed(int.from_bytes(digest, "little"))
 
 
 @torch.no_grad()
-def oracle(model, prompt, n_tokens, *, seed=7, stream=0, **settings):
+def oracle(model, prompt, n_tokens, *, seed=7, series=0, **settings):
     """Draw one sample and recompute the entire window at each step; a full window first shrinks to its newest half."""
-    generator = generator_of(seed, stream)
+    generator = generator_of(seed, series)
     window = prompt[-model.config.context_length :]
     drawn = []
 
@@ -57,7 +57,7 @@ def test_greedy_decoding_equals_recomputing_the_window_also_past_the_context(
 @PRESETS
 def test_neither_batch_nor_order_nor_ends_of_others_change_a_sample(preset):
     model = make(preset)
-    expected = [oracle(model, prompt, 40, stream=i, **SETTINGS) for i, prompt in enumerate(PROMPTS)]
+    expected = [oracle(model, prompt, 40, series=i, **SETTINGS) for i, prompt in enumerate(PROMPTS)]
 
     for batch_size in (1, 2, 9):  # 9 is larger than the number of prompts
         assert generate(model, batch_size=batch_size, **SETTINGS) == expected
@@ -70,7 +70,7 @@ def test_neither_batch_nor_order_nor_ends_of_others_change_a_sample(preset):
             model,
             [PROMPTS[i] for i in order],
             batch_size=batch_size,
-            streams=order,
+            series=order,
             ends=enumerate(lengths),
             **SETTINGS,
         )
@@ -79,7 +79,7 @@ def test_neither_batch_nor_order_nor_ends_of_others_change_a_sample(preset):
             assert ids == expected[i][:length]
 
 
-def test_a_seed_and_a_stream_fix_a_sample_and_samples_differ():
+def test_a_seed_and_a_series_fix_a_sample_and_samples_differ():
     model = make()
     prompts = [PROMPTS[0]] * 3
     before = torch.get_rng_state()
@@ -88,7 +88,7 @@ def test_a_seed_and_a_stream_fix_a_sample_and_samples_differ():
 
     assert generate(model, prompts, seed=1) == first
     assert len({tuple(ids) for ids in first}) == 3
-    assert generate(model, prompts, seed=1, streams=[2, 2, 0]) == [first[2], first[2], first[0]]
+    assert generate(model, prompts, seed=1, series=[2, 2, 0]) == [first[2], first[2], first[0]]
     assert not set(map(tuple, generate(model, prompts, seed=2))) & set(map(tuple, first))
 
     torch.set_rng_state(before)

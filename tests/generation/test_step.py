@@ -7,7 +7,7 @@ import torch
 
 from generation.decoders import GROUPED, PRESETS, generate, make
 from gptmini.evaluation import evaluate
-from gptmini.generation import text
+from gptmini.generation import generate as generate_text
 from gptmini.model import packed
 from gptmini.model.step import DecodingStep
 from gptmini.system.errors import UserError
@@ -102,4 +102,4 @@ def test_a_packed_model_scores_as_the_plain_one_and_is_not_compiled(preset, monk
     assert found.loss == pytest.approx(evaluate(plain, batches, tokens_per_byte=1.0).loss, rel=1e-5)
 
     with pytest.raises(UserError, match="packed"):
-        text.generate(model, CharTokenizer("abcdefghijk", end_of_text=False), "a", compile=True)
+        generate_text(model, CharTokenizer("abcdefghijk", end_of_text=False), "a", compile=True)

@@ -5,7 +5,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gptmini.generation import TextStream, generate, generate_stream, prompt_ids
+from gptmini.generation import (
+    Request,
+    Rules,
+    SampleText,
+    generate,
+    generate_stream,
+    prompt_ids,
+)
 from gptmini.system.errors import UserError
 from gptmini.tokenizer import CharTokenizer, byte
 from sizes import TALKATIVE
@@ -119,7 +126,7 @@ def test_an_empty_prompt_text_becomes_what_starts_a_document():
 
 def stream(tokenizer, ids, stop=()):
     """Return the pieces up to a stop string, and the rest of the text."""
-    text = TextStream(tokenizer, stop)
+    text = SampleText(tokenizer, Request(rules=Rules(), seed=0, stop=stop))
     pieces = []
     for i in ids:
         if not text.stopped:

@@ -16,7 +16,7 @@ from gptmini.data.prepared.inspect import inspect_split
 from gptmini.data.reading import cutting
 from gptmini.evaluation.held_out import PreparedText, TextFiles
 from gptmini.evaluation.measurement import TrainedModel, measure
-from gptmini.generation.text import prompt_ids
+from gptmini.generation import prompt_ids
 from gptmini.interop.reading import read_folder
 from gptmini.loading import builder_of
 from gptmini.tokenizer import from_dict

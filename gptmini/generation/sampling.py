@@ -1,0 +1,161 @@
+"""Continue prompts with a model: as a stream of pieces, or as complete texts."""
+
+from collections import defaultdict
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from typing import Any
+
+from gptmini.generation.options import as_list, checked_integer, checked_rules
+from gptmini.generation.session import MOST_SAMPLES, Request, Session, TextPiece
+from gptmini.model import GPT
+from gptmini.model.gpt import in_eval_mode
+from gptmini.model.packed import is_packed
+from gptmini.settings import SAMPLE_BATCH_SIZE, SAMPLE_SEED, SAMPLE_TEMPERATURE, SAMPLE_TOKENS
+from gptmini.system.errors import UserError
+from gptmini.tokenizer import Tokenizer
+
+
+def generate_stream(
+    model: GPT,
+    tokenizer: Tokenizer,
+    prompts: str | Sequence[str | Sequence[int]],
+    *,
+    num_samples: int = 1,
+    batch_size: int = 1,
+    seed: int = SAMPLE_SEED,
+    max_new_tokens: int | None = SAMPLE_TOKENS,
+    temperature: float = SAMPLE_TEMPERATURE,
+    stop: str | Sequence[str] | None = None,
+    ignore_end_of_text: bool = False,
+    log_probabilities: bool = False,
+    compile: bool = False,
+    **rules: Any,
+) -> Generator[TextPiece, None, None]:
+    """Continue prompts and yield pieces of text. Up to batch_size samples take turns.
+
+    Args:
+        model, tokenizer: from load. The model is in eval mode until the stream ends or is closed.
+        prompts: one prompt or several, as text or as ids. An empty text starts a new document.
+        num_samples: number of samples per prompt, at least 1.
+        batch_size: maximum number of samples at a time, at least 1. With 1, one sample is generated after the other.
+        seed: random seed. A sample depends on the seed, on its prompt and the prompt's position, and on its index among
+            the samples of its prompt. Other samples in the batch change it only through rounding errors.
+        max_new_tokens: maximum number of tokens per sample. None: no limit.
+        temperature: 0 always chooses the most probable token.
+        stop: one or more strings. A sample ends before the first stop string in the generated text.
+        ignore_end_of_text: True to continue when the model draws the end of a document; False to end the sample.
+        log_probabilities: whether to return the log-probability of each token.
+        compile: whether to compile the decoding step. This takes about a minute and pays off on a GPU.
+        rules: other fields of Rules: top_k, top_p, min_p and repetition_penalty.
+
+    Raises UserError at the first piece if an option is unknown, a value has a wrong type or range, or a prompt has
+    characters that the tokenizer cannot encode. Raises UserError at any piece if the logits are not finite.
+    """
+    num_samples = checked_integer("num_samples", num_samples, least=1)
+    batch_size = checked_integer("batch_size", batch_size, least=1)
+    seed = checked_integer("seed", seed)
+    all_rules = checked_rules(
+        generate_stream, max_new_tokens=max_new_tokens, temperature=temperature, **rules
+    )
+    if compile and is_packed(model):
+        raise UserError(
+            "a packed model cannot be compiled; remove compile=True or the call of pack()"
+        )
+    texts = [prompts] if isinstance(prompts, str) else list(prompts)
+    if len(texts) * num_samples > MOST_SAMPLES:
+        raise UserError(
+            f"num_samples times the number of prompts must be at most {MOST_SAMPLES:,}, "
+            f"got {num_samples} and {len(texts)}; for more samples, call again with a different seed"
+        )
+
+    ids = _encode_prompts(tokenizer, texts)
+    capacity = None  # the context; less than the context if every sample is shorter
+    if all_rules.max_new_tokens is not None:
+        capacity = max(map(len, ids), default=0) + all_rules.max_new_tokens
+
+    with in_eval_mode(model):
+        session = Session(
+            model,
+            tokenizer,
+            batch_size=min(batch_size, len(ids) * num_samples),
+            capacity=capacity,
+            compile=compile,
+        )
+        request = Request(
+            rules=all_rules,
+            seed=seed,
+            stop=as_list(stop or ()),
+            ignore_end_of_text=ignore_end_of_text,
+            n_likeliest=0 if log_probabilities else None,
+        )
+        for each in request.for_prompts(ids, num_samples):
+            session.add(each)
+        yield from session.pieces()
+
+
+def generate(
+    model: GPT,
+    tokenizer: Tokenizer,
+    prompts: str | Sequence[str],
+    *,
+    num_samples: int = 1,
+    batch_size: int = SAMPLE_BATCH_SIZE,
+    **options: Any,
+) -> list[str]:
+    """Return the texts that continue prompts, without the prompts. The samples of the first prompt come first.
+
+    The arguments and the errors are those of generate_stream. Up to batch_size samples are drawn at a time.
+    """
+    texts: dict[int, str] = defaultdict(str)  # by the number of the sample
+    for piece in generate_stream(
+        model,
+        tokenizer,
+        prompts,
+        num_samples=num_samples,
+        batch_size=batch_size,
+        **options,
+    ):
+        texts[piece.sample] += piece.text
+    return [texts[sample] for sample in sorted(texts)]
+
+
+def in_order(pieces: Iterable[TextPiece]) -> Iterator[TextPiece]:
+    """Reorder a stream in which samples take turns. Yield all pieces of sample 0, then of sample 1, and so on.
+
+    Pieces of the first unfinished sample are yielded immediately. Pieces of later samples wait.
+    """
+    current = 0  # number of the first unfinished sample
+    held: dict[int, list[TextPiece]] = {}  # waiting pieces, by the number of the sample
+    for piece in pieces:
+        held.setdefault(piece.sample, []).append(piece)
+        while current in held:
+            ready = held.pop(current)
+            yield from ready
+            if ready[-1].finish is None:
+                break
+            current += 1
+
+    # If the stream was interrupted, unfinished samples are left. Yield the waiting pieces.
+    for sample in sorted(held):
+        yield from held[sample]
+
+
+def prompt_ids(tokenizer: Tokenizer, prompt: str) -> list[int]:
+    """Return the ids of a prompt.
+
+    An empty prompt starts a document. The result is then the end-of-text token, or 0 if this token is missing.
+    """
+    return [*tokenizer.prefix_ids, *tokenizer.encode(prompt)] or [tokenizer.end_of_text or 0]
+
+
+def _encode_prompts(
+    tokenizer: Tokenizer, texts: Sequence[str | Sequence[int]]
+) -> list[Sequence[int]]:
+    encoded: list[Sequence[int]] = []
+    for number, text in enumerate(texts, start=1):
+        try:
+            encoded.append(prompt_ids(tokenizer, text) if isinstance(text, str) else text)
+        except UserError as error:
+            if len(texts) == 1:
+                raise
+            raise UserError(f"prompt {number}: {error}") from None
+    return encoded
