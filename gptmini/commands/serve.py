@@ -95,8 +95,7 @@ def main(arguments: list[str]) -> None:
 
     from gptmini.generation import Rules
     from gptmini.loading import load_for_sampling
-    from gptmini.serving.engine import Engine
-    from gptmini.serving.server import QuietServer, Server, ServerSettings, listen
+    from gptmini.serving import Engine, QuietServer, Server, ServerSettings, listen
     from gptmini.system.hardware import dtype_name
 
     rules = rules_of(options)

@@ -12,7 +12,7 @@ from gptmini.model.gpt_cache import GPTCache
 
 
 class CompiledDecoder(Decoder):
-    """A decoder whose step is one CUDA graph. All samples must have the same rules, and every step advances all rows."""
+    """A decoder whose step is one CUDA graph. A step advances all rows, and all samples must have the same rules."""
 
     def __init__(
         self,

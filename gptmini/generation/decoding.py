@@ -324,7 +324,7 @@ class Decoder:
     def _step(
         self, inputs: Tensor, groups: RuleGroups, n_likeliest: int | None, seen: Tensor | None
     ) -> Tensor:
-        """Add the newest token to each row of the span, and draw the next tokens. Return Drawing.packed, (n, 2 or more).
+        """Add the newest token to each row of the span, and draw the next tokens. Return Drawing.packed.
 
         inputs contains the newest token and the random number of each row, float64 (2, n), on the device of the rules.
         """

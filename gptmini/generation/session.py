@@ -13,9 +13,7 @@ from gptmini.tokenizer import REPLACEMENT, Tokenizer
 
 # Maximum number of samples per call. All samples take memory from the start, so a wrong number could fill the memory.
 MOST_SAMPLES = 1_000_000
-DIVERGED = (
-    "logits must be finite, got NaN or infinity; the training has diverged or the checkpoint is damaged"
-)
+DIVERGED = "logits must be finite, got NaN or infinity; the training has diverged or the checkpoint is damaged"
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -1,1 +1,7 @@
-"""Chats with a model, the engine that answers many clients at the same time, and the HTTP server."""
+"""The engine that answers many clients at the same time, and the HTTP server with its web page."""
+
+from gptmini.serving.engine import Engine as Engine
+from gptmini.serving.served_model import ServerSettings as ServerSettings
+from gptmini.serving.server import QuietServer as QuietServer
+from gptmini.serving.server import Server as Server
+from gptmini.serving.server import listen as listen

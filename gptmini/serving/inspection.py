@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 import torch
 
+from gptmini.generation import TextPiece
 from gptmini.model import GPT
-from gptmini.serving.engine import AnswerPiece
 from gptmini.tokenizer import Tokenizer
 
 # Logits and log-probabilities are computed for this number of tokens at a time. Those of a long text could fill the
@@ -25,7 +25,7 @@ def score_prompt(
     n_before: int,
     n_characters: int,
     n_likeliest: int,
-) -> list[AnswerPiece]:
+) -> list[TextPiece]:
     """Return the tokens of a prompt of n_characters with their log-probabilities, without the first n_before ids.
 
     The first token has no log-probability if no id comes before the token. Log-probabilities are in nats.
@@ -48,7 +48,7 @@ def score_prompt(
     offset = min(0, n_characters - sum(map(len, texts)))
     for i, text in enumerate(texts, start=n_before):
         probability = log_probabilities[i]
-        pieces.append(AnswerPiece(text, max(0, offset), ids[i], probability, likeliest[i], None))
+        pieces.append(TextPiece(0, text, ids[i], probability, None, max(0, offset), likeliest[i]))
         offset += len(text)
     return pieces
 

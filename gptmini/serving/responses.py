@@ -2,50 +2,56 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Sequence
+import time
+import uuid
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from starlette.requests import Request as HTTPRequest
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from gptmini.serving.engine import AnswerPiece, Engine, Request
+from gptmini.generation import Request, TextPiece
+from gptmini.serving.engine import Engine
 from gptmini.serving.guard import error_response, stopping
-from gptmini.serving.schema import REASONS, ChatRequest, CompletionRequest, RequestError, usage
+from gptmini.serving.schema import ChatRequest, CompletionRequest, RequestError
+from gptmini.serving.served_model import ServedModel
 from gptmini.system.errors import UserError
 
 RETRY_AFTER = 1  # if the queue is full, a client should try again after this number of seconds
+# Maps the reason why an answer ended to OpenAI's name for this reason.
+REASONS: dict[str | None, str] = {"end_of_text": "stop", "stop": "stop", "length": "length"}
 
 
-# Makes a choice of a response from the number of an answer and a list of its pieces. The keyword is_first says whether
-# the choice is the whole answer or the first chunk of a stream. The keyword finish is OpenAI's name for the reason why
-# the answer ended, or None if it has not ended.
-ChoiceBuilder = Callable[..., dict[str, Any]]
+class ChoiceBuilder(Protocol):
+    """Makes a choice of a response from the number of an answer and some of its pieces."""
+
+    def __call__(
+        self, index: int, pieces: Sequence[TextPiece], *, is_first: bool, finish: str | None
+    ) -> dict[str, Any]:
+        """Return the choice. is_first: it is the whole answer or the first chunk. finish: a value of REASONS."""
+        ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class Responder:
     """Answers one HTTP request by its requests to the engine."""
 
-    engine: Engine
-    head: dict[str, Any]  # the fields at the start of each response
+    model: ServedModel
+    object_name: str  # OpenAI's name for the response or its chunks
+    body: CompletionRequest | ChatRequest
     requests: Sequence[Request]  # one for each choice, or none if nothing is generated
-    n_choices: int
-    n_prompt: int  # number of tokens in the prompts
+    prompts: Sequence[Sequence[int]]
     choice: ChoiceBuilder
 
-    async def respond(
-        self, request: HTTPRequest, asked: CompletionRequest | ChatRequest
-    ) -> Response:
+    async def respond(self, request: HTTPRequest) -> Response:
         """Return all answers in one JSON object, or a stream of chunks. Raises QueueFullError."""
-        answers = Answers(self.engine, self.requests)
-        if asked.stream:
-            return AnswerStream(
-                answers, self._chunks(answers, asked.stream_options.get("include_usage"))
-            )
+        answers = Answers(self.model.engine, self.requests)
+        if self.body.stream:
+            return AnswerStream(answers, self._chunks(answers))
 
-        pieces: list[list[AnswerPiece]] = [[] for _ in range(self.n_choices)]
+        pieces = self._no_pieces()
         watching = asyncio.ensure_future(answers.end_on_disconnect(request))
         try:
             async for index, piece in answers.pieces():
@@ -54,28 +60,30 @@ class Responder:
             watching.cancel()
             answers.cancel()
         choices = [
+            # An answer without pieces only repeats its prompt.
             self.choice(
                 index, each, is_first=True, finish=REASONS[each[-1].finish] if each else "length"
             )
             for index, each in enumerate(pieces)
         ]
-        body = {"choices": choices, "usage": usage(self.n_prompt, sum(map(len, pieces)))}
-        return JSONResponse(self.head | body)
+        n_drawn = sum(map(len, pieces))
+        return JSONResponse(self._head() | {"choices": choices, "usage": self._usage(n_drawn)})
 
-    async def _chunks(self, answers: "Answers", include_usage: bool | None) -> AsyncIterator[str]:
+    async def _chunks(self, answers: "Answers") -> AsyncIterator[str]:
         """Yield the events of a stream. The first and the last chunk of each answer have no generated text."""
 
         def event(index: int, finish: str | None = None, *, is_first: bool = False) -> str:
-            made = self.choice(index, held[index], is_first=is_first, finish=finish)
+            choice = self.choice(index, held[index], is_first=is_first, finish=finish)
             held[index] = []
-            return _event(start | {"choices": [made]})
+            return _event(head | {"choices": [choice]})
 
-        start = self.head | ({"usage": None} if include_usage else {})
+        has_usage = self.body.stream_options.get("include_usage")
+        head = self._head() | ({"usage": None} if has_usage else {})
         n_drawn = 0
         # A piece without text is sent together with the next piece that has text, or with the end.
-        held: list[list[AnswerPiece]] = [[] for _ in range(self.n_choices)]
+        held = self._no_pieces()
         try:
-            for index in range(self.n_choices):
+            for index in range(len(held)):
                 yield event(index, None if self.requests else "length", is_first=True)
             async for index, piece in answers.pieces():
                 n_drawn += 1
@@ -84,11 +92,31 @@ class Responder:
                     yield event(index)
                 if piece.finish is not None:
                     yield event(index, REASONS[piece.finish])
-            if include_usage:
-                yield _event(start | {"choices": [], "usage": usage(self.n_prompt, n_drawn)})
+            if has_usage:
+                yield _event(head | {"choices": [], "usage": self._usage(n_drawn)})
             yield "data: [DONE]\n\n"
         except RequestError as error:
             yield _event(error.body)
+
+    def _no_pieces(self) -> list[list[TextPiece]]:
+        return [[] for _ in range(self.body.n * len(self.prompts))]
+
+    def _head(self) -> dict[str, Any]:
+        prefix = "cmpl" if self.object_name == "text_completion" else "chatcmpl"
+        return {
+            "id": f"{prefix}-{uuid.uuid4().hex}",
+            "object": self.object_name,
+            "created": int(time.time()),
+            "model": self.model.settings.model,
+        }
+
+    def _usage(self, n_drawn: int) -> dict[str, int]:
+        n_prompt = sum(map(len, self.prompts))
+        return {
+            "prompt_tokens": n_prompt,
+            "completion_tokens": n_drawn,
+            "total_tokens": n_prompt + n_drawn,
+        }
 
 
 class AnswerStream(StreamingResponse):
@@ -117,18 +145,18 @@ class Answers:
     def __init__(self, engine: Engine, requests: Sequence[Request]) -> None:
         """Submit the requests to the engine. Raises QueueFullError if too many requests are waiting."""
         self._engine = engine
-        self._pieces: asyncio.Queue[tuple[int, AnswerPiece | UserError | RequestError]] = (
+        self._pieces: asyncio.Queue[tuple[int, TextPiece | UserError | RequestError]] = (
             asyncio.Queue()
         )
         self._loop = asyncio.get_running_loop()
         self._answers = engine.submit(requests, self._deliver)
 
-    def _deliver(self, index: int, piece: AnswerPiece | UserError) -> None:
+    def _deliver(self, index: int, piece: TextPiece | UserError) -> None:
         # The event loop is closed if the server has stopped before this answer has ended.
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._pieces.put_nowait, (index, piece))
 
-    async def pieces(self) -> AsyncIterator[tuple[int, AnswerPiece]]:
+    async def pieces(self) -> AsyncIterator[tuple[int, TextPiece]]:
         """Yield the number of an answer and the next piece of this answer, until all answers have ended.
 
         Raises RequestError if the engine fails, or if the client disconnects before that.

@@ -3,9 +3,6 @@
 Source: https://platform.openai.com/docs/api-reference, the pages about completions and chat.
 """
 
-import time
-import uuid
-from collections.abc import Sequence
 from typing import Annotated, Any, TypeVar, cast
 
 from pydantic import (
@@ -19,7 +16,6 @@ from pydantic import (
 from typing_extensions import TypedDict  # pydantic requires this class before Python 3.12
 
 from gptmini.console.printable import printable
-from gptmini.serving.engine import AnswerPiece
 from gptmini.system.errors import similar
 from gptmini.tokenizer import Tokenizer
 
@@ -56,8 +52,6 @@ Several = Annotated[list[T], Field(fail_fast=True)]
 # The integers of 64 bits, as in OpenAI's API.
 Integer = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 Limit = Annotated[int, Field(ge=-1)]  # a number of tokens; -1: no limit
-# Maps the reason why an answer ended to OpenAI's name for this reason.
-REASONS: dict[str | None, str] = {"end_of_text": "stop", "stop": "stop", "length": "length"}
 
 
 class RequestError(Exception):
@@ -196,58 +190,3 @@ def token_text(tokenizer: Tokenizer, token: int) -> str:
         return data.decode() or tokenizer.decode([token])
     except UnicodeDecodeError:
         return "bytes:" + "".join(f"\\x{byte:02x}" for byte in data)
-
-
-def chat_logprobs(pieces: Sequence[AnswerPiece], tokenizer: Tokenizer) -> dict[str, Any]:
-    """Return the log-probabilities of the tokens in an answer to a chat, or in a part of the answer."""
-
-    def entry(token: int, log_probability: float | None) -> dict[str, Any]:
-        return {
-            "token": token_text(tokenizer, token),
-            "logprob": log_probability,
-            "bytes": list(tokenizer.token_bytes(token)),
-        }
-
-    content = [
-        entry(piece.token, piece.log_probability)
-        | {"top_logprobs": [entry(*pair) for pair in piece.likeliest]}
-        for piece in pieces
-    ]
-    return {"content": content, "refusal": None}
-
-
-def completion_logprobs(pieces: Sequence[AnswerPiece], tokenizer: Tokenizer) -> dict[str, Any]:
-    """Return the log-probabilities of the tokens in a completion, or in a part of it."""
-    return {
-        "tokens": [token_text(tokenizer, piece.token) for piece in pieces],
-        "token_logprobs": [piece.log_probability for piece in pieces],
-        "top_logprobs": [_top_logprobs(piece, tokenizer) for piece in pieces],
-        "text_offset": [piece.offset for piece in pieces],
-    }
-
-
-def _top_logprobs(piece: AnswerPiece, tokenizer: Tokenizer) -> dict[str, float] | None:
-    if piece.log_probability is None:
-        return None
-    pairs = [*piece.likeliest, (piece.token, piece.log_probability)]
-    return {token_text(tokenizer, token): value for token, value in pairs}
-
-
-def usage(n_prompt: int, n_drawn: int) -> dict[str, int]:
-    """Return the numbers of tokens in the prompts, in the answers, and in total."""
-    return {
-        "prompt_tokens": n_prompt,
-        "completion_tokens": n_drawn,
-        "total_tokens": n_prompt + n_drawn,
-    }
-
-
-def response_head(kind: str, model: str) -> dict[str, Any]:
-    """Return the fields at the start of each response: id, object, created and model."""
-    prefix = "cmpl" if kind == "text_completion" else "chatcmpl"
-    return {
-        "id": f"{prefix}-{uuid.uuid4().hex}",
-        "object": kind,
-        "created": int(time.time()),
-        "model": model,
-    }

@@ -19,7 +19,7 @@ import pytest
 import gptmini
 import programs
 from gptmini.commands.chat import answer
-from gptmini.generation import Conversation, Rules, prompt_within
+from gptmini.generation import Conversation, Rules, Session, prompt_within
 from gptmini.loading import load
 from gptmini.system.errors import UserError
 from gptmini.system.signals import CtrlC
@@ -120,14 +120,14 @@ def test_a_second_ctrl_c_ends_an_answer(chatty, monkeypatch, seconds, kept):
     conversation = Conversation(model.eval(), tokenizer, Rules(), seed=1)
     times = iter(seconds)
     monkeypatch.setattr("time.monotonic", lambda: next(times))
-    draw = type(conversation._decoder).draw
+    step = Session.step
 
     def interrupted(self):
         for _ in seconds:
             signal.raise_signal(signal.SIGINT)
-        return draw(self)
+        return step(self)
 
-    monkeypatch.setattr(type(conversation._decoder), "draw", interrupted)
+    monkeypatch.setattr(Session, "step", interrupted)
     with CtrlC() as ctrl_c, suppress(KeyboardInterrupt):
         answer(conversation, "One", ctrl_c)
     assert len(conversation.messages[1]["content"]) == kept
@@ -165,7 +165,7 @@ def test_each_line_of_a_pipe_is_answered_as_a_conversation_is(chatty, tmp_path):
     saved = {"messages": [*conversation.messages]}
     expected += f"saved 5 messages to {tmp_path / 'a.jsonl'}\n"
     del conversation.messages[1:]
-    expected += said("Four")
+    expected += said_to("Four")
     assert result.stdout == expected
     assert json.loads((tmp_path / "a.jsonl").read_text()) == saved
 

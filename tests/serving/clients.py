@@ -4,8 +4,7 @@ import contextlib
 import threading
 import time
 
-from gptmini.serving.engine import Engine
-from gptmini.serving.server import QuietServer, Server, ServerSettings, listen
+from gptmini.serving import Engine, QuietServer, Server, ServerSettings, listen
 from gptmini.tokenizer import CharTokenizer, with_chat_template
 
 PATIENCE = 60  # seconds

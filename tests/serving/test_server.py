@@ -12,7 +12,7 @@ import torch
 
 from gptmini.generation import generate
 from gptmini.model import GPT
-from gptmini.serving.server import listen
+from gptmini.serving import listen
 from gptmini.tokenizer import CharTokenizer, chat_encoder_of
 from serving.clients import LETTERS, served
 from sizes import TALKATIVE

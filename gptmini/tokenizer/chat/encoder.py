@@ -104,7 +104,8 @@ class ChatEncoder:
         if tools is not None:
             return self.with_names({"tools": tools}).encode(messages, loss_on=loss_on)
         messages = [rename_thoughts(message) for message in messages]
-        text, ids, places = self._encode_text(messages)
+        text = self._template.render(messages)
+        ids, places = self._encode_text(messages, text)
 
         is_counted = np.full(len(ids), loss_on == "all")
         if loss_on != "all":
@@ -126,9 +127,15 @@ class ChatEncoder:
         """Return the text of a chat up to the start of its next answer. Raises the same errors as prompt."""
         return self._template.render(list(map(rename_thoughts, messages)), prompt=True)
 
-    def prompt(self, messages: Sequence[Message]) -> list[int]:
-        """Return the ids of a chat up to the start of its next answer. Raises RefusedChatError if there are none."""
-        _, ids, _ = self._encode_text(list(map(rename_thoughts, messages)), prompt=True)
+    def prompt(self, messages: Sequence[Message], *, text: str | None = None) -> list[int]:
+        """Return the ids of a chat up to the start of its next answer. Raises RefusedChatError if there are none.
+
+        text is the result of prompt_text. None: render the chat.
+        """
+        if text is None:
+            text = self.prompt_text(messages)
+        messages = [rename_thoughts(message) for message in messages]
+        ids, _ = self._encode_text(messages, text, prompt=True)
         if not ids:
             raise RefusedChatError("the tokenizer's chat template renders nothing for the chat")
         return ids
@@ -148,10 +155,9 @@ class ChatEncoder:
         return self.ids_with_special_tokens(behind)
 
     def _encode_text(
-        self, messages: Sequence[Message], *, prompt: bool = False
-    ) -> tuple[str, list[int], np.ndarray]:
-        """Return the text of messages, its ids, and the start and end of each id in the text, int64 (n, 2)."""
-        text = self._template.render(messages, prompt=prompt)
+        self, messages: Sequence[Message], text: str, *, prompt: bool = False
+    ) -> tuple[list[int], np.ndarray]:
+        """Return the ids of the rendered messages, and the start and end of each id in the text, int64 (n, 2)."""
         ids: list[int] = []
         places = [np.zeros((0, 2), dtype=np.int64)]
         plain_spans = self._plain_tokens(messages, text, prompt=prompt)
@@ -160,7 +166,7 @@ class ChatEncoder:
             part_ids, offsets = self._part(text[start:end], is_first=is_first, is_plain=is_plain)
             ids += part_ids
             places.append(start + offsets)
-        return text, ids, np.concatenate(places)
+        return ids, np.concatenate(places)
 
     def _plain_tokens(self, messages: Sequence[Message], text: str, *, prompt: bool) -> list[Span]:
         """Return the position of each special token in `text` that comes from the content of a message.
