@@ -1,6 +1,7 @@
 """Compile a decoding step into one CUDA graph, with a cache whose shapes and addresses never change."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,16 +15,9 @@ from gptmini.model.gpt_cache import GPTCache
 class CompiledDecoder(Decoder):
     """A decoder whose step is one CUDA graph. A step advances all rows, and all samples must have the same rules."""
 
-    def __init__(
-        self,
-        model: GPT,
-        *,
-        batch_size: int = 1,
-        capacity: int | None = None,
-        reuse: bool = False,
-    ) -> None:
-        """Allocate the cache. The arguments are the same as the arguments of Decoder."""
-        super().__init__(model, batch_size=batch_size, capacity=capacity, reuse=reuse)
+    def __init__(self, model: GPT, **options: Any) -> None:
+        """Allocate the cache. The arguments are those of Decoder."""
+        super().__init__(model, **options)
         self._score = self._forward
         # dynamic=False: each batch size gets its own graph, because a CUDA graph has fixed shapes.
         self._compiled_step = torch.compile(

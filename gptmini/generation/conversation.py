@@ -6,9 +6,10 @@ from dataclasses import replace
 from typing import Any, Literal, overload
 
 from gptmini.data import ChatFormatError, checked_messages
+from gptmini.generation.decoding import Request
 from gptmini.generation.options import as_list, checked_integer, checked_rules
 from gptmini.generation.rules import Rules
-from gptmini.generation.session import Request, Session, TextPiece
+from gptmini.generation.session import Session, TextPiece
 from gptmini.model import GPT
 from gptmini.model.gpt import in_eval_mode
 from gptmini.settings import CHAT_TOKENS, SAMPLE_SEED, SAMPLE_TEMPERATURE

@@ -1,50 +1,59 @@
 """The decoding loop. It generates many samples in one batch, and the samples are independent of each other."""
 
-import hashlib
 import math
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from gptmini.generation.rules import Rules, draw
+from gptmini.generation.rules import Rules, draw, uniforms
 from gptmini.model import GPT
 from gptmini.model.gpt_cache import GPTCache
 from gptmini.model.step import DecodingStep
 from gptmini.tokenizer.chat.marks import common_prefix_length
 
 NOT_FINITE = -1  # instead of a token
-UNIFORMS_AT_ONCE = 64  # random numbers per call; one call per number would take as long as a layer of a small model
+# Maximum number of samples per prompt. All samples take memory from the start, so a wrong number could fill the memory.
+MOST_SAMPLES = 1_000_000
 # The different rules of the samples, each with the rows that use these rules, int64 (n,). None stands for all rows.
 RuleGroups = tuple[tuple[Rules, Tensor | None], ...]
 
 
-def uniforms(seed: int, series: int) -> Iterator[float]:
-    """Yield an endless series of random numbers in [0, 1). The numbers depend only on the seed and the series.
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Request:
+    """A prompt, and the rules for its continuation."""
 
-    The generator's seed is a hash of seed and series. With a linear combination of seed and series
-    instead, different pairs of seed and series would give the same numbers.
-    """
-    digest = hashlib.blake2b(repr((seed, series)).encode(), digest_size=8).digest()
-    generator = torch.Generator().manual_seed(int.from_bytes(digest, "little"))
-    while True:
-        numbers = torch.rand(UNIFORMS_AT_ONCE, dtype=torch.float64, generator=generator)
-        yield from numbers.tolist()
+    rules: Rules
+    seed: int
+    prompt: Sequence[int] = ()  # a session requires at least one id
+    series: int = 0  # see uniforms
+    stop: Sequence[str] = ()  # the sample ends before the first of these strings
+    ignore_end_of_text: bool = False
+    n_likeliest: int | None = None  # None: no log-probabilities, not even those of the drawn tokens
+    leading: str = ""  # this text, such as the space before an answer, is removed from the start
+
+    def for_prompts(
+        self, prompts: Sequence[Sequence[int]], num_samples: int
+    ) -> Iterator["Request"]:
+        """Yield num_samples requests for each prompt. They differ in their random numbers."""
+        for i, prompt in enumerate(prompts):
+            for number in range(num_samples):
+                # Independent of num_samples, so that more samples do not change the samples of later prompts.
+                yield replace(self, prompt=prompt, series=i * MOST_SAMPLES + number)
 
 
 @dataclass(eq=False, kw_only=True)
 class Sample:
-    """A sample that waits for a row of the batch or occupies one."""
+    """A request that waits for a row of the batch or occupies one."""
 
     number: int
+    request: Request
     ids: list[int]  # prompt and drawn tokens
-    rules: Rules
     uniforms: Iterator[float]  # random numbers of this sample
-    n_likeliest: int | None
 
 
 @dataclass(eq=False)
@@ -58,7 +67,7 @@ class DecodingRow:
     n_ended: int = 0  # number of samples that had ended when the row became free
 
 
-class Drawn(NamedTuple):
+class DrawnToken(NamedTuple):
     """A token that was drawn for a sample. Log-probabilities are in nats, from the model's logits before any rule."""
 
     sample: int  # number of the sample
@@ -117,28 +126,13 @@ class Decoder:
         # Ids that occur in the prompt or the sample, bool (B, V); only the repetition penalty needs these ids.
         self.seen: Tensor | None = None
 
-    def add(
-        self,
-        prompt: Sequence[int],
-        rules: Rules,
-        *,
-        seed: int = 0,
-        series: int = 0,
-        n_likeliest: int | None = None,
-    ) -> int:
+    def add(self, request: Request) -> int:
         """Add a sample. The sample starts as soon as a row is free. Return the number of the sample, counted from 0.
 
-        Args:
-            prompt: ids to continue, at least one, all in the model's vocabulary. If the prompt is too long, the model
-                sees only its newest ids.
-            rules: how to draw tokens. The caller must end the sample after max_new_tokens.
-            seed, series: these choose the random numbers; see uniforms.
-            n_likeliest: how many of the most probable tokens to return with each drawn token. None: no
-                log-probabilities, not even those of the drawn tokens.
+        The caller must end the sample, for example after max_new_tokens.
         """
-        vocab_size = self.model.config.vocab_size
-        if rules.repetition_penalty != 1 and self.seen is None:
-            shape = (len(self.rows), vocab_size)
+        if request.rules.repetition_penalty != 1 and self.seen is None:
+            shape = (len(self.rows), self.model.config.vocab_size)
             self.seen = torch.zeros(shape, dtype=torch.bool, device=self.rules_device)
 
         number = self._n_added
@@ -146,16 +140,15 @@ class Decoder:
         self.waiting.append(
             Sample(
                 number=number,
-                ids=list(prompt),
-                rules=rules,
-                uniforms=uniforms(seed, series),
-                n_likeliest=None if n_likeliest is None else min(n_likeliest, vocab_size),
+                request=request,
+                ids=list(request.prompt),
+                uniforms=uniforms(request.seed, request.series),
             )
         )
         return number
 
     @torch.inference_mode()
-    def draw(self) -> list[Drawn]:
+    def draw(self) -> list[DrawnToken]:
         """Draw the next token of every sample in the batch. Return an empty list if all samples have ended."""
         self._refill()
         active = [row for row in self.rows if row.sample is not None]
@@ -173,17 +166,17 @@ class Decoder:
             dtype=torch.float64,
             pin_memory=self.rules_device.type == "cuda",
         )  # (2, n)
-        wanted = [sample.n_likeliest for sample in samples if sample]
+        wanted = [sample.request.n_likeliest for sample in samples if sample]
         drawing = self._step(
             inputs.to(self.rules_device, non_blocking=True),
             self._groups_of(samples),
             max((n for n in wanted if n is not None), default=None),
             self.seen,
         )
-        columns = drawing.tolist()  # n rows of 2 or more numbers
+        values = drawing.tolist()  # n rows of 2 or more numbers
         for row in rows:
             row.length += 1
-        return [self._take(row, columns[row.index - self._span.start]) for row in active]
+        return [self._take(row, values[row.index - self._span.start]) for row in active]
 
     def end(self, number: int) -> None:
         """End a sample: free its row, or remove it from the queue."""
@@ -201,7 +194,7 @@ class Decoder:
         self.rows = [DecodingRow(row.index, n_ended=row.n_ended) for row in self.rows]
         self._span = slice(0, 0)
 
-    def _take(self, row: DecodingRow, values: list[float]) -> Drawn:
+    def _take(self, row: DecodingRow, values: list[float]) -> DrawnToken:
         """Give a row its drawn token. values is a row of Drawing.packed."""
         sample = row.sample
         assert sample is not None
@@ -211,23 +204,24 @@ class Decoder:
             for tensor in self.cache.tensors:
                 tensor[row.index] = 0
             row.ids = []
-            return Drawn(sample.number, NOT_FINITE, None, [])
+            return DrawnToken(sample.number, NOT_FINITE, None, [])
         row.ids.append(sample.ids[-1])
         sample.ids.append(int(token))
-        if sample.n_likeliest is None:
-            return Drawn(sample.number, int(token), None, [])
+        n_likeliest = sample.request.n_likeliest
+        if n_likeliest is None:
+            return DrawnToken(sample.number, int(token), None, [])
 
         log_probability, *pairs = rest
         n_all = len(pairs) // 2  # other samples may want more pairs
-        ids = map(int, pairs[: sample.n_likeliest])
+        ids = map(int, pairs[: min(n_likeliest, n_all)])
         likeliest = list(zip(ids, pairs[n_all:], strict=False))
-        return Drawn(sample.number, int(token), log_probability, likeliest)
+        return DrawnToken(sample.number, int(token), log_probability, likeliest)
 
     def _groups_of(self, samples: list[Sample | None]) -> RuleGroups:
         places: dict[Rules, list[int]] = {}
         for place, sample in enumerate(samples):
             if sample is not None:
-                places.setdefault(sample.rules, []).append(place)
+                places.setdefault(sample.request.rules, []).append(place)
         if len(places) == 1:
             return tuple((rules, None) for rules in places)
         return tuple(
@@ -252,7 +246,7 @@ class Decoder:
             free.remove(row)
             row.sample = sample
             windows[row] = window
-            if sample.rules.repetition_penalty != 1:
+            if sample.request.rules.repetition_penalty != 1:
                 assert self.seen is not None
                 self.seen[row.index] = False
                 self.seen[row.index, sample.ids] = True
@@ -289,20 +283,28 @@ class Decoder:
         return row
 
     def _encode(self, windows: dict[DecodingRow, list[int]]) -> None:
-        # The newest token of each window and the ids that the row already holds are left out.
-        new = {row.index: window for row, window in windows.items() if not row.ids}
+        """Encode all ids of the windows except the newest ids, which a step adds, and the ids that the rows hold."""
+        new = {row.index: window[:-1] for row, window in windows.items() if not row.ids}
         if new:
-            _encode(self.model, self.cache, new)
+            # Shorter rows are padded on the right. With causal attention, padding does not change earlier positions.
+            rows = [torch.tensor(ids, dtype=torch.int64) for ids in new.values()]
+            tokens = pad_sequence(rows, batch_first=True)  # (n, T)
+            encoded = self.model.new_cache(*tokens.shape)
+            if tokens.numel():
+                self.model.hidden(tokens.to(self.device), encoded)
+            self.cache.fill(list(new), encoded, tokens.size(1))
+
         for row, window in windows.items():
-            known = window[:-1]
-            n_kept = len(row.ids)
-            if 0 < n_kept < len(known):
+            ids = window[:-1]
+            n_held = len(row.ids)
+            if 0 < n_held < len(ids):
                 part = self.cache.rows(slice(row.index, row.index + 1))
-                part.slots.set_lengths([n_kept])
-                rest = torch.tensor([known[n_kept:]], device=self.device)  # (1, T)
+                part.slots.set_lengths([n_held])
+                rest = torch.tensor([ids[n_held:]], device=self.device)  # (1, T)
                 self.model.hidden(rest, part)
-            row.ids = known
-            row.length = len(known)
+            # Only now, because Ctrl-C can interrupt the lines above.
+            row.ids = ids
+            row.length = len(ids)
 
     # The eager path. CompiledDecoder replaces these methods.
 
@@ -332,16 +334,3 @@ class Decoder:
         logits = self._score(tokens).to(inputs.device)  # (n, V)
         of_span = None if seen is None else seen[self._span]  # (n, V)
         return draw(logits, inputs[1], groups, n_likeliest, of_span).packed()
-
-
-def _encode(model: GPT, cache: GPTCache, windows: dict[int, list[int]]) -> None:
-    """Encode the windows in one pass, each without its newest token. Store keys and values in the rows of the cache."""
-    known = [torch.tensor(window[:-1], dtype=torch.int64) for window in windows.values()]
-
-    # Shorter rows are padded on the right. With causal attention, padding does not change earlier positions.
-    tokens = pad_sequence(known, batch_first=True)  # (n, T)
-    n_rows, n_tokens = tokens.shape
-    encoded = model.new_cache(n_rows, n_tokens)
-    if tokens.numel():
-        model.hidden(tokens.to(cache.slots.device), encoded)
-    cache.fill(list(windows), encoded, n_tokens)

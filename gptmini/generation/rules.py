@@ -1,6 +1,7 @@
 """Sampling rules: from logits to the drawn tokens, with the names, meanings and order of Hugging Face."""
 
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Iterator, Sequence
 from typing import Annotated, NamedTuple
 
 import torch
@@ -12,6 +13,7 @@ from gptmini.settings import STRICT, Fraction
 
 # top-p first tries this number of most probable tokens, because sorting 50,000 tokens takes a fifth of a step.
 LIKELY = 1024
+UNIFORMS_AT_ONCE = 64  # random numbers per call; one call per number would take as long as a layer of a small model
 TINY = 1e-30  # a top_p of 0 means this, so that the most probable token remains
 
 # A factor on logits. The limits are far from an overflow of float64.
@@ -113,6 +115,19 @@ class Rules:
     min_p: Fraction | None = None
 
 
+def uniforms(seed: int, series: int) -> Iterator[float]:
+    """Yield an endless series of random numbers in [0, 1). The numbers depend only on the seed and the series.
+
+    The generator's seed is a hash of seed and series. With a linear combination of seed and series
+    instead, different pairs of seed and series would give the same numbers.
+    """
+    digest = hashlib.blake2b(repr((seed, series)).encode(), digest_size=8).digest()
+    generator = torch.Generator().manual_seed(int.from_bytes(digest, "little"))
+    while True:
+        numbers = torch.rand(UNIFORMS_AT_ONCE, dtype=torch.float64, generator=generator)
+        yield from numbers.tolist()
+
+
 def choose(logits: Tensor, uniform: Tensor, rules: Rules, seen: Tensor | None = None) -> Tensor:
     """Choose the next token of each row: the most probable token at temperature 0, otherwise a random token.
 
@@ -195,5 +210,5 @@ def draw(
     if n_likeliest is None:
         return Drawing(tokens, highest, None, None, None)
     of_all = logits.double().log_softmax(dim=-1)  # (B, V)
-    of_likeliest, likeliest = of_all.topk(n_likeliest, dim=-1)  # (B, n) each
+    of_likeliest, likeliest = of_all.topk(min(n_likeliest, of_all.size(-1)), dim=-1)  # (B, n) each
     return Drawing(tokens, highest, of_all.gather(-1, tokens), likeliest, of_likeliest)

@@ -4,8 +4,9 @@ from collections import defaultdict
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from typing import Any
 
+from gptmini.generation.decoding import MOST_SAMPLES, Request
 from gptmini.generation.options import as_list, checked_integer, checked_rules
-from gptmini.generation.session import MOST_SAMPLES, Request, Session, TextPiece
+from gptmini.generation.session import Session, TextPiece
 from gptmini.model import GPT
 from gptmini.model.gpt import in_eval_mode
 from gptmini.model.packed import is_packed

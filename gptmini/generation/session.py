@@ -1,42 +1,15 @@
 """A session: samples that are decoded together. Text never ends within a character or within a stop string."""
 
-from collections.abc import Generator, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import NamedTuple
+from collections.abc import Generator, Sequence
+from typing import Any, NamedTuple
 
 from gptmini.generation.compiled import CompiledDecoder
-from gptmini.generation.decoding import NOT_FINITE, Decoder
-from gptmini.generation.rules import Rules
+from gptmini.generation.decoding import NOT_FINITE, Decoder, Request
 from gptmini.model import GPT
 from gptmini.system.errors import UserError
 from gptmini.tokenizer import REPLACEMENT, Tokenizer
 
-# Maximum number of samples per call. All samples take memory from the start, so a wrong number could fill the memory.
-MOST_SAMPLES = 1_000_000
 DIVERGED = "logits must be finite, got NaN or infinity; the training has diverged or the checkpoint is damaged"
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class Request:
-    """A prompt, and the rules for its continuation."""
-
-    rules: Rules
-    seed: int
-    prompt: Sequence[int] = ()  # a session requires at least one id
-    series: int = 0  # see gptmini.generation.uniforms
-    stop: Sequence[str] = ()  # the sample ends before the first of these strings
-    ignore_end_of_text: bool = False
-    n_likeliest: int | None = None  # None: no log-probabilities, not even those of the drawn tokens
-    leading: str = ""  # this text, such as the space before an answer, is removed from the start
-
-    def for_prompts(
-        self, prompts: Sequence[Sequence[int]], num_samples: int
-    ) -> Iterator["Request"]:
-        """Yield num_samples requests for each prompt. They differ in their random numbers."""
-        for i, prompt in enumerate(prompts):
-            for number in range(num_samples):
-                # Independent of num_samples, so that more samples do not change the samples of later prompts.
-                yield replace(self, prompt=prompt, series=i * MOST_SAMPLES + number)
 
 
 class TextPiece(NamedTuple):
@@ -56,18 +29,10 @@ class Session:
     """Samples of one model that are decoded together. Samples may be added at any time."""
 
     def __init__(
-        self,
-        model: GPT,
-        tokenizer: Tokenizer,
-        *,
-        batch_size: int = 1,
-        capacity: int | None = None,
-        reuse: bool = False,
-        compile: bool = False,
+        self, model: GPT, tokenizer: Tokenizer, *, compile: bool = False, **options: Any
     ) -> None:
-        """Allocate the cache. compile chooses between Decoder and CompiledDecoder; for other arguments, see Decoder."""
-        decoder = CompiledDecoder if compile else Decoder
-        self._decoder = decoder(model, batch_size=batch_size, capacity=capacity, reuse=reuse)
+        """Allocate the cache. compile: whether CompiledDecoder draws the tokens. options: those of Decoder."""
+        self._decoder = (CompiledDecoder if compile else Decoder)(model, **options)
         self._texts: dict[int, SampleText] = {}  # by the number of the sample
         self.tokenizer = tokenizer
         self.capacity = self._decoder.capacity  # maximum number of tokens that the model sees
@@ -75,13 +40,7 @@ class Session:
     def add(self, request: Request) -> int:
         """Add a sample, and return its number. Raises UserError if a stop string is empty."""
         text = SampleText(self.tokenizer, request)
-        number = self._decoder.add(
-            request.prompt,
-            request.rules,
-            seed=request.seed,
-            series=request.series,
-            n_likeliest=request.n_likeliest,
-        )
+        number = self._decoder.add(request)
         self._texts[number] = text
         return number
 
@@ -135,9 +94,7 @@ class SampleText:
         if request.ignore_end_of_text:
             self.ends = set()
         self.n_tokens = 0  # number of tokens that were passed to add
-        # number of characters of these tokens, without an incomplete character at the end
-        self.n_characters = 0
-        self.stopped = False  # whether a stop string has occurred; afterwards, do not call push
+        self.n_characters = 0  # in these tokens, without an incomplete character at the end
         self._leading = request.leading
         self._pending: list[int] = []  # newest ids; the last id may end within a character
         self._n_certain = 0  # number of certain characters in the text of the pending ids
@@ -146,57 +103,17 @@ class SampleText:
     def add(self, token: int) -> tuple[str, str | None]:
         """Add a drawn token. Return the text that is certain now, and the reason if the text ends here, otherwise None.
 
-        The reason is 'end_of_text', 'stop' or 'length'.
+        The reason is 'end_of_text', 'stop' or 'length'. Do not add a token after the end.
         """
         self.n_tokens += 1
+        finish = None
         if token in self.ends:
-            text = self.finish()
-            reason = "end_of_text"
+            finish = "end_of_text"
         else:
-            text = self.push(token)
-            reason = None
-            if self.n_tokens == self.max_tokens and not self.stopped:
-                text += self.finish()
-                reason = "length"
-
-        if text and self._leading:
-            text = text.removeprefix(self._leading)
-            self._leading = ""
-        # The text that finish returns may complete a stop string.
-        return text, "stop" if self.stopped else reason
-
-    def push(self, token: int) -> str:
-        """Add a token that does not end the text. Return the text that is certain now."""
-        self._pending.append(token)
-        text = self.tokenizer.decode(self._pending)
-
-        # An incomplete character at the end decodes to one replacement character.
-        certain = text.removesuffix(REPLACEMENT)
-        added = certain[self._n_certain :]
-        self.n_characters += len(added)
-        if certain == text:
-            self._pending = []
-            self._n_certain = 0
-        else:
-            self._n_certain = len(certain)
-        return self._before_stop(added)
-
-    def finish(self) -> str:
-        """Return the rest of the text, even if a character is incomplete."""
-        rest = self.tokenizer.decode(self._pending)[self._n_certain :]
-        self.n_characters += len(rest)
-        text = self._before_stop(rest)
-        if not self.stopped:
-            text += self._held
-
-        self._pending = []
-        self._n_certain = 0
-        self._held = ""
-        return text
-
-    def _before_stop(self, added: str) -> str:
-        """Return the text that is held back plus the added text, up to a stop string or its possible start."""
-        text = self._held + added
+            self._pending.append(token)
+            if self.n_tokens == self.max_tokens:
+                finish = "length"
+        text = self._held + self._decoded(is_last=finish is not None)
 
         # If several stop strings occur, the stop string that is complete first ends the sample.
         ends_and_starts = []
@@ -205,14 +122,32 @@ class SampleText:
             if start >= 0:
                 ends_and_starts.append((start + len(stop), start))
         if ends_and_starts:
-            self.stopped = True
-            self._held = ""
+            finish = "stop"
             _, start = min(ends_and_starts)
-            return text[:start]
+            text = text[:start]
+        elif finish is None:
+            n_certain = len(text) - self._longest_stop_start(text)
+            self._held = text[n_certain:]
+            text = text[:n_certain]
 
-        n_shown = len(text) - self._longest_stop_start(text)
-        self._held = text[n_shown:]
-        return text[:n_shown]
+        if text and self._leading:
+            text = text.removeprefix(self._leading)
+            self._leading = ""
+        return text, finish
+
+    def _decoded(self, *, is_last: bool) -> str:
+        """Return the text that the newest token makes certain. The last text may end within a character."""
+        text = self.tokenizer.decode(self._pending)
+
+        # An incomplete character at the end decodes to one replacement character.
+        certain = text if is_last else text.removesuffix(REPLACEMENT)
+        added = certain[self._n_certain :]
+        self.n_characters += len(added)
+        self._n_certain = len(certain)
+        if certain == text:
+            self._pending = []
+            self._n_certain = 0
+        return added
 
     def _longest_stop_start(self, text: str) -> int:
         """Return the length of the longest suffix of the text that is a prefix of a stop string."""

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from gptmini.checkpoint import header, write_checkpoint
-from gptmini.generation import CompiledDecoder, Decoder, Rules, pack
+from gptmini.generation import CompiledDecoder, Decoder, Request, Rules, pack
 from gptmini.interop import to_hugging_face
 from gptmini.model import GPT, new_gpt, preset
 from gptmini.system.hardware import DTYPES, choose_device, choose_dtype, clock
@@ -209,7 +209,7 @@ def ours(model: GPT, prompt: Tensor, n_tokens: int, *, compile: bool) -> Callabl
         kind = CompiledDecoder if compile else Decoder
         decoder = kind(model, batch_size=len(prompt), capacity=capacity)
         for series, ids in enumerate(prompt.tolist()):
-            decoder.add(ids, rules, series=series)
+            decoder.add(Request(prompt=ids, rules=rules, seed=0, series=series))
         for _ in range(n_tokens):
             decoder.draw()
 

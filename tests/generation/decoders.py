@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from gptmini.generation import CompiledDecoder, Decoder, Rules
+from gptmini.generation import CompiledDecoder, Decoder, Request, Rules
 from gptmini.model import GPTConfig, new_gpt
 from sizes import GPT2, LLAMA, MODERN, SMEARED, G
 
@@ -52,7 +52,7 @@ def generate(
         capacity=max(map(len, prompts)) + n_tokens,
     )
     for prompt, number in zip(prompts, series or range(len(prompts)), strict=True):
-        decoder.add(prompt, Rules(**rules), seed=seed, series=number)
+        decoder.add(Request(prompt=prompt, rules=Rules(**rules), seed=seed, series=number))
     drawn = [[] for _ in prompts]
     lasts = dict.fromkeys(range(len(prompts)), n_tokens) | dict(ends)
 

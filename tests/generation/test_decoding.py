@@ -8,7 +8,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from generation.decoders import GROUPED, PRESETS, PROMPTS, SETTINGS, generate, make
-from gptmini.generation import Decoder, Rules, choose
+from gptmini.generation import Decoder, Request, Rules, choose
 from gptmini.generation.decoding import NOT_FINITE
 from gptmini.model import GPT
 from sizes import GPT2, LLAMA, SMEARED, V
@@ -122,7 +122,7 @@ def test_rows_of_different_lengths_are_decoded_without_reading_a_number_off_the_
     model = make(LLAMA)
     decoder = Decoder(model, batch_size=5)
     for prompt in PROMPTS:
-        decoder.add(prompt, Rules(temperature=0))
+        decoder.add(Request(prompt=prompt, rules=Rules(temperature=0), seed=0))
     decoder.draw()  # encodes the prompts
     assert isinstance(decoder._slots.lengths, torch.Tensor)
 
@@ -142,12 +142,12 @@ def test_logits_that_are_not_finite_end_their_own_sample_only():
     assert 5 not in alone[1] + alone[3]
 
     decoder = Decoder(model, batch_size=3, reuse=True)
-    first = decoder.add([1, 2], rules)
-    bad = decoder.add([4, 5, 4], rules)
+    first = decoder.add(Request(prompt=[1, 2], rules=rules, seed=0))
+    bad = decoder.add(Request(prompt=[4, 5, 4], rules=rules, seed=0))
     found = [decoder.draw()]
     assert [drawn.token for drawn in found[0] if drawn.sample == bad] == [NOT_FINITE]
     decoder.end(bad)
-    second = decoder.add([3, 2], rules)
+    second = decoder.add(Request(prompt=[3, 2], rules=rules, seed=0))
     found += [decoder.draw() for _ in range(6)]
     for sample, tokens in ((first, alone[1]), (second, alone[3])):
         drawn = [one.token for step in found for one in step if one.sample == sample]
@@ -160,7 +160,7 @@ def test_logits_that_are_not_finite_end_their_own_sample_only():
 def drawn_alone(model, prompt, rules, *, seed, n_tokens):
     """The ids of a sample that has a decoder of its own."""
     decoder = Decoder(model)
-    decoder.add(prompt, rules, seed=seed)
+    decoder.add(Request(prompt=prompt, rules=rules, seed=seed))
     return [decoder.draw()[0].token for _ in range(n_tokens)]
 
 
@@ -183,7 +183,7 @@ def test_the_next_turn_of_a_chat_encodes_only_what_is_new(preset, monkeypatch):
             encoded.clear()
             with monkeypatch.context() as patch:
                 patch.setattr(GPT, "hidden", count)
-                number = decoder.add(chat, Rules(temperature=1.2), seed=seed)
+                number = decoder.add(Request(prompt=chat, rules=Rules(temperature=1.2), seed=seed))
                 answer = [decoder.draw()[0].token for _ in range(3)]
                 decoder.end(number)
             # The last id of an answer was drawn and not encoded; the newest id of a prompt is not either.
@@ -199,7 +199,7 @@ def test_a_cache_that_is_smaller_than_the_context_acts_like_a_shorter_context(pr
     rules = Rules(temperature=1.2)
     decoder = Decoder(make(preset, context_length=40), capacity=preset["context_length"])
     for prompt in PROMPTS:  # one is longer than the cache
-        number = decoder.add(prompt, rules, seed=1)
+        number = decoder.add(Request(prompt=prompt, rules=rules, seed=1))
         found = [decoder.draw()[0].token for _ in range(30)]
         decoder.end(number)
         assert found == drawn_alone(make(preset), prompt, rules, seed=1, n_tokens=30)

@@ -129,9 +129,11 @@ def stream(tokenizer, ids, stop=()):
     text = SampleText(tokenizer, Request(rules=Rules(), seed=0, stop=stop))
     pieces = []
     for i in ids:
-        if not text.stopped:
-            pieces.append(text.push(i))
-    return pieces, "" if text.stopped else text.finish()
+        piece, finish = text.add(i)
+        pieces.append(piece)
+        if finish is not None:
+            return pieces, ""
+    return pieces, text.add(tokenizer.end_of_text)[0]
 
 
 @given(st.lists(st.binary(max_size=4) | st.sampled_from("aé€😀").map(str.encode)))

@@ -6,7 +6,7 @@ import lightning as L
 import pytest
 import torch
 
-from gptmini.generation import CompiledDecoder, Decoder, Rules
+from gptmini.generation import CompiledDecoder, Decoder, Request, Rules
 from gptmini.model import training_loss
 from gpu.parts import KINDS, OPTIMIZERS, TRY_ON_CPU, drawn, model_of
 from training.watchers import Figures
@@ -95,7 +95,7 @@ def test_a_compiled_decoder_draws_the_ids_of_the_eager_one(device, kind):
     def drawn_ids(kind):
         decoder = kind(model, batch_size=2, capacity=23)
         for series, prompt in enumerate([[1, 2, 3], [4, 5]]):
-            decoder.add(prompt, rules, series=series)
+            decoder.add(Request(prompt=prompt, rules=rules, seed=0, series=series))
         return [[drawn.token for drawn in decoder.draw()] for _ in range(20)]
 
     assert drawn_ids(CompiledDecoder) == drawn_ids(Decoder)
