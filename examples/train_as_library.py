@@ -1,7 +1,6 @@
 """Train with gptmini's own loop from Python: one line each for settings, tokens, module and trainer, easy to change."""
 
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import lightning as L
@@ -10,6 +9,7 @@ import gptmini
 from gptmini.configuration.building import build_settings
 from gptmini.configuration.compose import compose
 from gptmini.configuration.stored import resolve_configuration
+from gptmini.job.tokens import open_corpus
 from gptmini.training import build_trainer
 from gptmini.training.assembling import assemble
 
@@ -24,12 +24,12 @@ class Printing(L.Callback):
 
 # Use the same overrides as on the command line, and replace the callbacks by your own objects.
 text, *overrides = sys.argv[1:]
-composed = compose("train", ["data=text", f"data.path={text}", "callbacks=none", *overrides])
-plain, _ = resolve_configuration(composed)
-settings = replace(build_settings(plain), callbacks=[Printing()])
+composition = compose("train", ["data=text", f"data.path={text}", *overrides])
+plain, _ = resolve_configuration(composition)
+settings = build_settings(plain)
 
-store, _ = gptmini.prepare(settings.text(), settings.tokenizer.builder(), Path("data"))
+store, _ = gptmini.prepare(open_corpus(settings), settings.tokenizer.builder(), Path("data"))
 module, batches = assemble(settings, store)
-trainer = build_trainer(settings, module, Path("runs"))
+trainer = build_trainer(module, Path("runs"), callbacks=[Printing()])
 trainer.fit(module, batches)
 print(gptmini.generate(module.model, store.tokenizer, "Line ", max_new_tokens=20, seed=1)[0])

@@ -3,12 +3,12 @@
 import string
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import yaml
 
+from gptmini.configuration.compose import Composition
 from gptmini.configuration.keys import files_of_group, known_keys, option_files, unknown_key
-from gptmini.configuration.overrides import key_of
+from gptmini.configuration.overrides import Typed, key_of
 from gptmini.console.printing import print_lines
 from gptmini.console.table import aligned
 from gptmini.key_table import keys_with
@@ -16,26 +16,22 @@ from gptmini.system.errors import UserError
 from gptmini.system.files import CONFIGS
 from gptmini.system.untrusted import LOADER, read_yaml
 
-if TYPE_CHECKING:
-    from gptmini.configuration.compose import Composed
-    from gptmini.configuration.overrides import Typed
 
-
-def show_help(command: str, composed: "Composed", keys: Sequence[str] = ()) -> None:
+def show_help(command: str, composition: Composition, keys: Sequence[str] = ()) -> None:
     """Print the help of a command, or the help of some keys and groups.
 
     Args:
         command: name of the root configuration. Its key hydra.help.template has the text around groups and root keys.
-        composed: the configuration, which determines the options and the keys.
+        composition: the configuration, which determines the options and the keys.
         keys: keys or groups. If there are none, take the groups whose option the user chose. For a group, print its
             options and the files of the chosen option. For a key, print its lines in the files of the chosen option,
             or of all other options if the chosen option does not have the key.
 
     Raises UserError if a key does not exist.
     """
-    typed = composed.typed
+    typed = composition.typed
     groups = [group for group in [*typed.choices][::-1] if (CONFIGS / group).is_dir()]
-    roots = [name for name in map(str, composed.config) if name not in groups]
+    roots = [name for name in map(str, composition.config) if name not in groups]
     if command == "prepare":
         # gptmini prepare accepts all keys of gptmini train, but uses only these keys.
         groups = [group for group in groups if group in keys_with("for_prepare")]
@@ -66,15 +62,15 @@ def show_help(command: str, composed: "Composed", keys: Sequence[str] = ()) -> N
         print_lines(*lines)
 
 
-def _options(groups: Sequence[str], typed: "Typed") -> Iterator[str]:
-    rows = []
+def _options(groups: Sequence[str], typed: Typed) -> Iterator[str]:
+    width = max(map(len, groups))
     for group in groups:
         names = sorted(file.stem for file in files_of_group(group, typed.config_dir))
         rows.append((f"  {group}", ", ".join(names)))
     yield from aligned(rows)
 
 
-def _group(group: str, typed: "Typed") -> Iterator[str]:
+def _group(group: str, typed: Typed) -> Iterator[str]:
     files = sorted(files_of_group(group, typed.config_dir), key=lambda file: file.stem)
     yield from aligned([(f"{group}={file.stem}", _purpose(file)) for file in files])
     for file in option_files(group, typed.choices[group], typed.config_dir):
@@ -87,7 +83,7 @@ def _purpose(file: Path) -> str:
     return first.removeprefix("# ") if first.startswith("#") else ""
 
 
-def _key_of_group(group: str, key: str, typed: "Typed") -> Iterator[str]:
+def _key_of_group(group: str, key: str, typed: Typed) -> Iterator[str]:
     """Yield the lines of a key in the files of the chosen option, or else of each other option that has the key."""
     chosen = typed.choices[group]
     for option in (chosen, *known_keys().get(f"{group}.{key}", ())):

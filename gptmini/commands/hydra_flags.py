@@ -8,11 +8,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+import hydra
+from hydra.core.hydra_config import HydraConfig
+
 from gptmini.commands.help import show_help
 from gptmini.commands.mistakes import one_line_errors, print_error
 from gptmini.commands.options import Parser, at_least_one
 from gptmini.configuration.compose import (
-    Composed,
+    Composition,
     as_user_errors,
     check_root,
     compose,
@@ -23,6 +26,7 @@ from gptmini.configuration.messages import explain
 from gptmini.configuration.overrides import key_of, quote_for_hydra
 from gptmini.configuration.texts import is_override, override_for, texts_as_overrides, without_keys
 from gptmini.configuration.user_modules import allow_user_modules
+from gptmini.runs import named_run
 from gptmini.system.errors import UserError
 from gptmini.system.files import CONFIGS
 from gptmini.system.process import MISUSE, mute
@@ -30,7 +34,7 @@ from gptmini.system.version import __version__
 from gptmini.system.world import this_world
 
 # A function that runs a job of a command. With -m, its result goes to Hydra's sweepers.
-Job = Callable[[Composed], Any]
+Job = Callable[[Composition], Any]
 
 
 def run_hydra_command(
@@ -74,8 +78,6 @@ def run_hydra_command(
 
 def _run_jobs(command: str, flags: argparse.Namespace, job: Job) -> None:
     """Let Hydra run a job for each combination of values. If a job fails by a mistake of the user, run the others."""
-    import hydra
-
     # Let Hydra raise its errors instead of printing them on several lines.
     os.environ["HYDRA_FULL_ERROR"] = "1"
     process = os.getpid()
@@ -83,14 +85,12 @@ def _run_jobs(command: str, flags: argparse.Namespace, job: Job) -> None:
 
     # hydra.main requires a function, and reads its name and module.
     def run_job(config: Any) -> Any:
-        from hydra.core.hydra_config import HydraConfig
-
         # A launcher of Hydra may run the job in another process, which has not called allow_user_modules yet.
         allow_user_modules(HydraConfig.get().runtime.cwd)
         typed = typed_for_job(flags.config_dir)
         try:
             check_root(config, command)
-            return job(Composed(config, typed))
+            return job(Composition(config, typed))
         except Exception as error:
             mistake = explain(error)
             if mistake is not None:
@@ -184,8 +184,6 @@ def _is_value(word: str) -> bool:
 
 def _check_jobs_differ(overrides: Sequence[str]) -> None:
     """Raise UserError if all jobs would train the same run, or if a job would start with the weights of another job."""
-    from gptmini.runs import named_run
-
     for line in overrides:
         key, value = key_of(line), line.partition("=")[2]
         if key in ("folder", "resume") and "," not in value and "${" not in value:

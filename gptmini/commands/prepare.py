@@ -1,19 +1,25 @@
 """Tokenise text into a folder: gptmini prepare [TEXT ...] [KEY=VALUE ...]. --help lists groups and keys."""
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
+
+from rich.console import Console
 
 from gptmini.commands.hydra_flags import run_hydra_command
 from gptmini.commands.train import show_configuration
-from gptmini.configuration.compose import Composed
+from gptmini.configuration.building import text_settings
+from gptmini.configuration.compose import Composition
+from gptmini.configuration.stored import resolve_configuration
 from gptmini.console.printing import print_lines
-from gptmini.console.table import aligned
+from gptmini.console.progress import show_progress
+from gptmini.data import TokenStore
+from gptmini.data.prepared.inspect import inspect_split
+from gptmini.data.prepared.meta import SPLITS
+from gptmini.job.tokens import open_tokens
 from gptmini.key_table import keys_with
 from gptmini.system.errors import UserError
 from gptmini.system.process import restore_gc_and_sigint
-
-if TYPE_CHECKING:
-    from gptmini.data import TokenStore
+from gptmini.tokenizer import from_dict
+from gptmini.training.settings import PrepareSettings
 
 # To print the start of a document, decode SHOWN_IDS ids and print SHOWN_CHARACTERS characters.
 SHOWN_IDS = 100
@@ -25,20 +31,13 @@ def main(arguments: list[str]) -> None:
     run_hydra_command("prepare", arguments, run_job, show_configuration)
 
 
-def run_job(composed: Composed) -> None:
+def run_job(composition: Composition) -> None:
     """Tokenise a text unless it is already prepared, and print the folder and the size of each split."""
-    from gptmini.configuration.building import text_settings
-    from gptmini.configuration.stored import resolve_configuration
-    from gptmini.console.terminal import make_console, show_progress
-    from gptmini.data import SPLITS
-    from gptmini.job.tokens import open_tokens
-    from gptmini.training.settings import PrepareSettings
-
     for key in sorted(keys_with("of_run")):
-        value = composed.value(key)
+        value = composition.value(key)
         if value is not None:
             raise UserError(f"gptmini prepare does not train a run; leave out {key}={value}")
-    plain, typed = resolve_configuration(composed)
+    plain, typed = resolve_configuration(composition)
     settings = text_settings(plain)
     root = settings.root
     assert isinstance(root, PrepareSettings)
@@ -70,11 +69,8 @@ def run_job(composed: Composed) -> None:
     print_lines(*["", *lines] if lines else [])
 
 
-def inspection(store: "TokenStore") -> Iterator[str]:
+def inspection(store: TokenStore) -> Iterator[str]:
     """Yield lines about both splits of a prepared folder and about the documents in each split."""
-    from gptmini.data import SPLITS, inspect_split
-    from gptmini.tokenizer import from_dict
-
     tokenizer = from_dict(store.tokenizer_state)
     splits = {split: inspect_split(store, split, tokenizer, SHOWN_IDS) for split in SPLITS}
 
@@ -92,17 +88,17 @@ def inspection(store: "TokenStore") -> Iterator[str]:
     yield from aligned([*zip(*columns, strict=True)])
     yield from _sources(store)
 
-    for split, found in splits.items():
+    for split, documents in splits.items():
         yield ""
         yield f"longest documents of {split}, in tokens"
-        for n_tokens, text in found.longest:
+        for n_tokens, text in documents.longest:
             yield f"{n_tokens:12,}  {_start_of(text)}"
         yield f"first documents of {split}"
-        for text in found.first:
+        for text in documents.first:
             yield f"{'':12}  {_start_of(text)}"
 
 
-def _sources(store: "TokenStore") -> Iterator[str]:
+def _sources(store: TokenStore) -> Iterator[str]:
     if not store.sources[0].name:
         return
     yield ""
@@ -111,9 +107,13 @@ def _sources(store: "TokenStore") -> Iterator[str]:
         yield f"{source.weight:12,}  {source.name}, {source.n_tokens:,} tokens"
 
 
+def _row(name: str, cells: Sequence[str]) -> str:
+    return f"{name:16}" + "".join(f"{cell:>20}" for cell in cells)
+
+
 def _start_of(text: str) -> str:
-    shown = " ".join(text.split())
-    shown = "".join(character if character.isprintable() else "\ufffd" for character in shown)
-    if len(shown) > SHOWN_CHARACTERS:
-        return f"{shown[:SHOWN_CHARACTERS]}..."
-    return shown
+    line = " ".join(text.split())
+    line = "".join(character if character.isprintable() else "\ufffd" for character in line)
+    if len(line) > SHOWN_CHARACTERS:
+        return f"{line[:SHOWN_CHARACTERS]}..."
+    return line

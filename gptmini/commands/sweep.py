@@ -14,6 +14,7 @@ from gptmini.configuration.sweep_space import is_sweep_override, space_of
 from gptmini.job.sweeping import detach_from_launcher, train_all
 from gptmini.system.errors import UserError
 from gptmini.system.files import install_command
+from gptmini.training.settings import Component
 
 
 def main(arguments: list[str]) -> None:
@@ -26,16 +27,16 @@ def main(arguments: list[str]) -> None:
             raise UserError(
                 "sweep.params works only in a file; write KEY=VALUES such as optimizer.lr=0.1,0.2"
             )
-        composed = compose("sweep", own, options.config_dir)
+        composition = compose("sweep", own, options.config_dir)
         if options.help:
-            show_help("sweep", composed, options.keys)
+            show_help("sweep", composition, options.keys)
             return
         if os.name != "posix":
             raise UserError("gptmini sweep requires Linux or macOS; use gptmini train -m instead")
         if importlib.util.find_spec("optuna") is None:
             raise UserError(f"gptmini sweep requires optuna; run: {install_command('sweep')}")
 
-        settings = build_component(composed.config.sweep)
+        settings = build_component(Component("sweep", composition.plain()["sweep"]))
         typed = [line for line in options.overrides if not is_sweep_override(line)]
         if not any(key_of(line) == "name" for line in typed):
             typed.append(f"name={settings.name}")

@@ -4,11 +4,16 @@ import sys
 import time
 
 from gptmini.commands.hydra_flags import run_hydra_command
-from gptmini.configuration.compose import Composed
+from gptmini.configuration.building import as_yaml, build_settings
+from gptmini.configuration.compose import Composition
+from gptmini.configuration.stored import resolve_configuration
 from gptmini.console.printing import print_lines
+from gptmini.console.progress import Watcher
 from gptmini.system.world import this_world
+from gptmini.training.devices.ranks import Ranks
 
-# Each job imports pydantic, torch and Lightning itself, so that a wrong key is reported before these slow imports.
+# Importing gptmini.job.train or gptmini.job.dry_run takes seconds, because they import torch and Lightning. So each
+# command checks all keys and values before this import.
 
 
 def main(arguments: list[str]) -> None:
@@ -16,14 +21,24 @@ def main(arguments: list[str]) -> None:
     run_hydra_command("train", arguments, run_job, show_configuration, estimate)
 
 
-def run_job(composed: Composed) -> float | None:
+def run_job(composition: Composition) -> float | None:
     """Train as a Hydra job, and return the best loss. If a signal stopped the run, exit with the signal's code.
 
     Return None if this process only launched the ranks.
     """
-    from gptmini.job.train import train, train_as_follower
+    began = time.monotonic()
+    # If the first rank finds a mistake, the others notice it and end.
+    with Ranks(this_world()) as ranks:
+        if ranks.world.rank > 0:
+            from gptmini.job.train import train_as_follower
 
-    result = train_as_follower() if this_world().rank > 0 else train(composed)
+            result = train_as_follower(ranks, began=began)
+        else:
+            plain, typed = resolve_configuration(composition)
+            settings = build_settings(plain)
+            from gptmini.job.train import train
+
+            result = train(ranks, settings, typed, began=began)
     if result is None:
         return None
     if result.exit_code:
@@ -31,35 +46,36 @@ def run_job(composed: Composed) -> float | None:
     return None if result.best is None else result.best.loss
 
 
-def estimate(composed: Composed) -> None:
+def estimate(composition: Composition) -> None:
     """Print the size, the memory and the time of a run without training it. Ranks other than rank 0 do nothing."""
+    began = time.monotonic()
+    if this_world().rank > 0:
+        return
+    plain, typed = resolve_configuration(composition)
+    settings = build_settings(plain)
     from gptmini.job.dry_run import dry_run
 
-    if this_world().rank == 0:
-        dry_run(composed)
+    dry_run(settings, typed, began=began)
 
 
-def show_configuration(composed: Composed) -> None:
+def show_configuration(composition: Composition) -> None:
     """Print the configuration for a command line.
 
     If resume= or folder= names a run, print the configuration of this run.
 
     If budget=, epochs= or init_from= is set, prepare the text before printing, because some values depend on the text.
     """
-    from gptmini.configuration.building import as_yaml, build_settings
-    from gptmini.configuration.stored import resolve_configuration
-
     began = time.monotonic()
-    plain, typed = resolve_configuration(composed)
+    plain, typed = resolve_configuration(composition)
     is_new_run = "verify" not in plain and plain["resume"] is None  # verify is a key of prepare
     of_text = [plain[key] for key in ("budget", "epochs", "init_from")]
     if is_new_run and any(value is not None for value in of_text):
-        from gptmini.console.progress import Watcher
-        from gptmini.job.train import open_run_tokens, prepare_process
-
         settings = build_settings(plain)
-        prepare_process(settings)
-        settings, *_ = open_run_tokens(settings, typed, None, Watcher(), began=began)
+        from gptmini.job import train
+
+        train.build_callbacks(settings)
+        train.prepare_process(settings)
+        settings, *_ = train.open_run_tokens(settings, typed, None, Watcher(), began=began)
         plain = settings.plain
     text = as_yaml(plain)
     if sys.stdout.isatty():  # the run of another person may contain control characters

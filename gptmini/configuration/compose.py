@@ -3,27 +3,37 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+import hydra
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig, OmegaConf, open_dict
+
+from gptmini.configuration.keys import root_keys, unknown_root_key
 from gptmini.configuration.overrides import Typed, quote_for_hydra, quoted, shown
 from gptmini.system.errors import UserError
 from gptmini.system.files import CONFIGS
 
-if TYPE_CHECKING:
-    from omegaconf import DictConfig
 
-
-class Composed(NamedTuple):
+class Composition(NamedTuple):
     """The configuration that Hydra composed for one job, and the job's overrides."""
 
-    config: "DictConfig"
+    config: DictConfig
     typed: Typed
 
     def value(self, key: str) -> Any:
         """Return the value of a dotted key, or None if the key is unknown."""
-        from omegaconf import OmegaConf
-
         return OmegaConf.select(self.config, key)
+
+    def plain(self) -> dict[str, Any]:
+        """Return the values of all keys, without interpolations. Raise UserError if a required value is missing."""
+        missing = sorted(OmegaConf.missing_keys(self.config))
+        if missing:
+            raise UserError(f"{missing[0]} is required; set {missing[0]}=VALUE")
+        OmegaConf.resolve(self.config)
+        plain: Any = OmegaConf.to_container(self.config)
+        return plain
 
 
 @contextmanager
@@ -36,12 +46,8 @@ def as_user_errors() -> Iterator[None]:
         raise UserError(f"cannot compose the configuration: {reason}") from error
 
 
-def check_root(config: "DictConfig", command: str) -> None:
+def check_root(config: DictConfig, command: str) -> None:
     """Raise UserError if a root key is unknown, or if a group is missing or is not a mapping."""
-    from omegaconf import OmegaConf
-
-    from gptmini.configuration.keys import root_keys, unknown_root_key
-
     known = root_keys(command)
     for key in config:
         if key not in known:
@@ -62,9 +68,6 @@ def check_root(config: "DictConfig", command: str) -> None:
 
 def typed_for_job(config_dir: str | None) -> Typed:
     """Return the overrides of the job that Hydra is running."""
-    from hydra.core.hydra_config import HydraConfig
-    from omegaconf import OmegaConf
-
     hydra_config = HydraConfig.get()
     # Do not resolve interpolations, because the key that an interpolation names may not exist.
     overrides: Any = OmegaConf.to_container(hydra_config.overrides.task, resolve=False)
@@ -75,15 +78,11 @@ def typed_for_job(config_dir: str | None) -> Typed:
     )
 
 
-def compose(command: str, overrides: Sequence[str], config_dir: str | None = None) -> Composed:
+def compose(command: str, overrides: Sequence[str], config_dir: str | None = None) -> Composition:
     """Compose a configuration in Python, even while Hydra runs a job in this process.
 
     The overrides are written as on the command line. The files in config_dir are additional options of the groups.
     """
-    import hydra
-    from hydra.core.global_hydra import GlobalHydra
-    from omegaconf import OmegaConf, open_dict
-
     readable = quote_for_hydra(overrides)
     added = []
     if config_dir is not None:
@@ -102,4 +101,4 @@ def compose(command: str, overrides: Sequence[str], config_dir: str | None = Non
     with open_dict(config):
         del config["hydra"]
     check_root(config, command)
-    return Composed(config, Typed(overrides=readable, choices=choices, config_dir=config_dir))
+    return Composition(config, Typed(overrides=readable, choices=choices, config_dir=config_dir))

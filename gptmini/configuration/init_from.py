@@ -1,58 +1,57 @@
 """Implement init_from: which settings a run takes from the model of its initial weights, and which it may change."""
 
+from collections.abc import Mapping
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from omegaconf import OmegaConf
 
 from gptmini.configuration.building import build_component, build_settings, target_class
 from gptmini.configuration.compose import compose
 from gptmini.configuration.keys import is_chosen_by_experiment, is_requested
 from gptmini.configuration.overrides import Typed, key_of
+from gptmini.console.progress import Watcher
+from gptmini.data import TokenStore
 from gptmini.key_table import keys_with
-from gptmini.loading import ModelSource, local_path, source_of
+from gptmini.loading import TrainedSource, find_source, local_path, trained_by
 from gptmini.model.config import NORM_EPS
 from gptmini.runs import named_run, relative_to_cwd
 from gptmini.system.errors import UserError
-
-if TYPE_CHECKING:
-    from omegaconf import DictConfig
-
-    from gptmini.console.progress import Watcher
-    from gptmini.data import TokenStore
-    from gptmini.training.settings import Settings
+from gptmini.tokenizer import identity_of
+from gptmini.training.settings import Component, Settings
 
 MODEL = "gptmini.model.ModelSettings"
 OF_MODEL = "gptmini.loading.OfModelSettings"
 MUON = "MuonSettings"
 
 
-def take_from_source(config: "DictConfig", typed: Typed) -> None:
-    """Take the sizes, the tokenizer and the path of the weights from the model that init_from names.
+def with_source(plain: Mapping[str, Any], typed: Typed) -> dict[str, Any]:
+    """Return a configuration with the sizes, the tokenizer and the path of the model that init_from names.
 
-    If takes_finetune returns True, take the optimizer and the warm-up of experiment=finetune, too. Overrides keep their
-    values. Raises UserError if the model does not exist, or if its weights do not allow a requested setting.
+    If takes_finetune returns True, it also has the optimizer and the warm-up of experiment=finetune. Overrides keep
+    their values. Raises UserError if the model does not exist, or if its weights do not allow a requested setting.
     """
-    from omegaconf import OmegaConf
-
-    if config.init_from is None:
-        return
-
-    source = _source_of(config.init_from)
-    if is_requested("tokenizer", typed) and not _makes_tokenizer_of(source, config.tokenizer):
+    source = _source_of(plain["init_from"])
+    tokenizer = Component("tokenizer", plain["tokenizer"])
+    if is_requested("tokenizer", typed) and not _makes_tokenizer_of(source, tokenizer):
         raise UserError(
             f"the tokenizer must be the tokenizer of init_from={source.path}; leave out tokenizer=; if an experiment "
             f"sets the tokenizer, add tokenizer=of_model tokenizer.path={source.path}"
         )
-    config.model = {"_target_": MODEL, **_sizes(config, typed, source)}
-    config.tokenizer = {"_target_": OF_MODEL, "path": str(source.path)}
-    config.init_from = str(source.path)
-    if takes_finetune(source.optimizer, typed):
+    path = str(source.path)
+    config = OmegaConf.create(dict(plain))
+    config.model = {"_target_": MODEL, **_sizes(plain["model"], typed, source)}
+    config.tokenizer = {"_target_": OF_MODEL, "path": path}
+    config.init_from = path
+    if takes_finetune(trained_by(source.path), typed):
         groups = ("optimizer.", "schedule")
-        own = [line for line in typed.overrides if key_of(line).startswith(groups)]
-        finetune = compose("train", ["experiment=finetune", *own], typed.config_dir).config
+        overrides = [line for line in typed.overrides if key_of(line).startswith(groups)]
+        finetune = compose("train", ["experiment=finetune", *overrides], typed.config_dir).config
         config.optimizer = finetune.optimizer
         if not is_chosen_by_experiment("schedule", typed):
             config.schedule = finetune.schedule
-        OmegaConf.resolve(config)
+    resolved: Any = OmegaConf.to_container(config, resolve=True)
+    return resolved
 
 
 def takes_finetune(optimizer: str | None, typed: Typed) -> bool:
@@ -65,17 +64,14 @@ def takes_finetune(optimizer: str | None, typed: Typed) -> bool:
     return optimizer != MUON and not is_chosen and not is_chosen_by_experiment("optimizer", typed)
 
 
-def fit_context(
-    settings: "Settings", typed: Typed, store: "TokenStore", watcher: "Watcher"
-) -> "Settings":
+def fit_context(settings: Settings, typed: Typed, store: TokenStore, watcher: Watcher) -> Settings:
     """Return the settings of a new run with the longest context of its initial weights that the text allows.
 
-    Each training source needs two windows of T tokens, and the validation split T + 1 tokens. A requested context
-    stays.
+    A requested context stays.
     """
     root, model = settings.root, settings.model
     is_fixed = root.resume is not None or is_requested("model.context_length", typed)
-    longest = min(store.n_tokens("val") - 1, *(one.n_tokens // 2 for one in store.sources))
+    longest = store.longest_context
     if root.init_from is None or is_fixed or not 0 < longest < model.context_length:
         return settings
 
@@ -89,7 +85,7 @@ def fit_context(
     return build_settings(settings.plain, changes)
 
 
-def _source_of(name: str) -> ModelSource:
+def _source_of(name: str) -> TrainedSource:
     if not name:
         raise UserError("init_from must be a run, a folder or the name of a model, got ''")
     source = source_of(named_run(local_path(name), saved=True))
@@ -97,16 +93,14 @@ def _source_of(name: str) -> ModelSource:
     return source._replace(path=relative_to_cwd(source.path.resolve()))
 
 
-def _makes_tokenizer_of(source: ModelSource, part: "DictConfig") -> bool:
-    from gptmini.tokenizer import identity_of
-
-    if not getattr(target_class(part), "needs_no_text", False):
+def _makes_tokenizer_of(source: TrainedSource, component: Component) -> bool:
+    if not getattr(target_class(component), "needs_no_text", False):
         return False
-    made = build_component(part).builder()([])
-    return identity_of(made.to_dict()) == identity_of(source.tokenizer.to_dict())
+    tokenizer = build_component(component).builder()([])
+    return identity_of(tokenizer.to_dict()) == identity_of(source.tokenizer.to_dict())
 
 
-def _sizes(config: "DictConfig", typed: Typed, source: ModelSource) -> dict[str, Any]:
+def _sizes(requested: Mapping[str, Any], typed: Typed, source: TrainedSource) -> dict[str, Any]:
     sizes = asdict(source.config)
     del sizes["vocab_size"]
     as_in = f"as in init_from={source.path}"
@@ -130,7 +124,7 @@ def _sizes(config: "DictConfig", typed: Typed, source: ModelSource) -> dict[str,
         if not is_requested(f"model.{name}", typed):
             continue
 
-        wanted = config.model.get(name)
+        wanted = requested.get(name)
         if f"model.{name}" in adaptable:
             sizes[name] = wanted
         elif meant(name, wanted) != meant(name, given):

@@ -7,61 +7,72 @@ run folder may come from somebody else. If only this folder names a function, a 
 the function, write the file or send data to the server.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from gptmini.configuration.building import root_settings, run_name
-from gptmini.configuration.compose import Composed
-from gptmini.configuration.init_from import take_from_source
+from omegaconf import DictConfig, OmegaConf
+
+from gptmini.configuration.building import root_settings
+from gptmini.configuration.compose import Composition
 from gptmini.configuration.keys import groups, is_user_component, user_component_overrides
 from gptmini.configuration.overrides import Typed, key_of, shown
 from gptmini.configuration.trust import check_components
 from gptmini.key_table import keys_with
+from gptmini.runs import find_run, has_checkpoint, is_run, named_run, read_config
 from gptmini.system.errors import UserError
-
-if TYPE_CHECKING:
-    from omegaconf import DictConfig
-
 
 # Keys of stored configurations that gptmini no longer has. A resumed run continues without them.
 RETIRED = ("callbacks.pictures.embedding_tokens", "callbacks.overfitting")
 
 
-def resolve_configuration(composed: Composed) -> tuple[dict[str, Any], Typed]:
+def resolve_configuration(composition: Composition) -> tuple[dict[str, Any], Typed]:
     """Return the configuration of a new or resumed run as plain values, and all its overrides so far.
 
     If resume= or folder= names a run to resume, this is the stored configuration with the new overrides, and the key
-    'resume' names the run. A run in folder= that was killed before its first checkpoint starts again, as a new run. The
-    composed configuration is changed in place.
+    'resume' names the run. A run in folder= that was killed before its first checkpoint starts again, as a new run.
 
     Raises UserError if the run does not exist, if an override would change what was trained so far, or if the stored
     configuration is damaged, is from an earlier version, or names a class that only this file names.
     """
-    from omegaconf import OmegaConf
-
-    config, typed = composed
-    missing = sorted(OmegaConf.missing_keys(config))
-    if missing:
-        raise UserError(f"{missing[0]} is required; set {missing[0]}=VALUE")
-    OmegaConf.resolve(config)
-    root = root_settings(config)
+    plain, typed = composition.plain(), composition.typed
+    root = root_settings(plain)
     if root.epochs is not None and (root.budget is not None or typed.has("trainer.max_steps")):
         raise UserError("give only one of epochs=, budget= and trainer.max_steps=")
+
     named = _run_to_resume(root.resume, root.folder)
     if named is not None:
-        config, typed = _stored_configuration(named, config, typed)
-    else:
-        if config.name is None:
-            config.name = run_name(config, typed)
-        take_from_source(config, typed)
-    plain: Any = OmegaConf.to_container(config)
+        return _stored_configuration(named, plain, typed)
+    if root.name is None:
+        plain["name"] = _default_name(plain["data"], typed)
+    if root.init_from is not None:
+        # Only these runs need the tokenizer of another model.
+        from gptmini.configuration.init_from import with_source
+
+        plain = with_source(plain, typed)
     return plain, typed
 
 
-def _run_to_resume(resume: str | None, folder: str | None) -> Path | None:
-    from gptmini.runs import has_checkpoint, is_run, named_run
+def _default_name(data: Mapping[str, Any], typed: Typed) -> str:
+    """Return the name of the experiment or the text."""
+    experiment = typed.choices.get("experiment")
+    path = data.get("path")
+    is_file = isinstance(path, str) and Path(path).expanduser().is_file()
+    if experiment is not None:
+        name = experiment.replace("/", "-")
+    elif isinstance(data.get("dataset"), str):
+        name = Path(data["dataset"]).name
+    elif typed.choices["data"] == "text" and is_file:
+        name = Path(str(path)).name.partition(".")[0]
+    else:
+        name = typed.choices["data"] or ""
 
+    # RootSettings refuses these names, and the user has not chosen one.
+    return "text" if name in ("", "..", "latest") else name.replace("\\", "-")
+
+
+def _run_to_resume(resume: str | None, folder: str | None) -> Path | None:
     if resume is not None and folder is not None:
         raise UserError("give either resume= or folder=, not both")
     if resume is not None:
@@ -75,12 +86,8 @@ def _run_to_resume(resume: str | None, folder: str | None) -> Path | None:
 
 
 def _stored_configuration(
-    named: Path, config: "DictConfig", typed: Typed
-) -> "tuple[DictConfig, Typed]":
-    from omegaconf import OmegaConf
-
-    from gptmini.runs import find_run, read_config
-
+    named: Path, plain: dict[str, Any], typed: Typed
+) -> tuple[dict[str, Any], Typed]:
     folder = find_run(named)
     tree, earlier = read_config(folder, to_go_on=True)
     if "data" not in tree:  # an imported model
@@ -104,9 +111,10 @@ def _stored_configuration(
     for line in user_component_overrides(typed.overrides):
         group, name = key_of(line).split(".")[:2]
         tree.get(group, {}).pop(name, None)
-    check_components(tree, folder, config, typed)
+    check_components(tree, folder, plain, typed)
 
     stored = OmegaConf.create(tree)
+    config = OmegaConf.create(plain)
     for line in typed.overrides:
         key = key_of(line)
         is_part = is_user_component(".".join(key.split(".")[:2]))
@@ -120,13 +128,12 @@ def _stored_configuration(
         stored.data.folder = f"{config.data_dir}/downloads"
     stored.runs_dir = config.runs_dir
     stored.resume = str(folder if named.is_dir() else named)
-    stored.folder = None
-    return stored, replace(typed, before=earlier)
+    stored.folder = config.folder  # null with resume=
+    resumed: Any = OmegaConf.to_container(stored)
+    return resumed, replace(typed, before=earlier)
 
 
-def _apply(key: str, stored: "DictConfig", config: "DictConfig", folder: Path, line: str) -> None:
-    from omegaconf import OmegaConf
-
+def _apply(key: str, stored: DictConfig, config: DictConfig, folder: Path, line: str) -> None:
     part = ".".join(key.split(".")[:2])
     if is_user_component(part):
         OmegaConf.update(stored, part, OmegaConf.select(config, part), merge=False, force_add=True)

@@ -2,16 +2,15 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from omegaconf import OmegaConf
 
 from gptmini.configuration.keys import known_keys
 from gptmini.configuration.overrides import Typed
 from gptmini.system.errors import UserError
 from gptmini.system.files import CONFIGS
 from gptmini.system.untrusted import nodes, read_yaml
-
-if TYPE_CHECKING:
-    from omegaconf import DictConfig
 
 
 def known_nodes(folder: Path) -> Iterator[tuple[tuple, object]]:
@@ -24,7 +23,7 @@ def known_nodes(folder: Path) -> Iterator[tuple[tuple, object]]:
         yield from nodes(read_yaml(file, trusted=True), above)
 
 
-def check_components(tree: dict, folder: Path, config: "DictConfig", typed: Typed) -> None:
+def check_components(tree: dict, folder: Path, plain: dict[str, Any], typed: Typed) -> None:
     """Raise UserError unless the present configuration names everything that a stored configuration would call.
 
     Hydra builds a part from its keys between underscores, such as _target_. A stored configuration may have
@@ -35,13 +34,11 @@ def check_components(tree: dict, folder: Path, config: "DictConfig", typed: Type
     Args:
         tree: the stored configuration.
         folder: the run's folder, which the error message names.
-        config: the composed configuration, with the parts from the command line.
+        plain: the composed configuration, with the parts from the command line.
         typed: the overrides.
     """
-    from omegaconf import OmegaConf
-
     path = folder / "config.yaml"
-    given = [*nodes(OmegaConf.to_container(config))]
+    given = [*nodes(plain)]
     if typed.config_dir is not None:
         given += known_nodes(Path(typed.config_dir))
     trusted = {
@@ -84,6 +81,4 @@ def _check_argument(key: str, value: Any, path: Path) -> None:
 
 
 def _own_server() -> str:
-    from omegaconf import OmegaConf
-
     return OmegaConf.load(CONFIGS / "logger" / "mlflow.yaml").mlflow.tracking_uri

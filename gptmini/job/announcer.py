@@ -12,10 +12,9 @@ import numpy as np
 from gptmini.configuration.init_from import takes_finetune
 from gptmini.configuration.keys import user_component_overrides
 from gptmini.configuration.overrides import as_override
-from gptmini.console.numbers import duration, rounded, with_prefix
-from gptmini.console.printing import command_line, sampling_command
-from gptmini.console.terminal import Screen
-from gptmini.job.result import checkpoints_of, early_stop
+from gptmini.console.printable import printable
+from gptmini.console.printing import command_line, topic_lines
+from gptmini.job.result import callbacks_of, checkpoints_of, early_stop
 from gptmini.runs import has_checkpoint
 from gptmini.system.errors import UserError
 from gptmini.training.settings import Settings
@@ -74,7 +73,7 @@ class Announcer:
         The folder of the run exists. With prepared_now, this command prepared the tokens, otherwise an earlier command
         did.
         """
-        for note in (*settings.notes, *run.notes):
+        for note in (*settings.notes, *module.hardware.notes, *run.notes):
             self.print_topic("warning", note)
 
         self.print_sizes(module.store, module.model, module.settings, prepared_now=prepared_now)
@@ -112,7 +111,7 @@ class Announcer:
                     f"optimizer.lr={settings.plain['optimizer']['lr']:g}; set optimizer= for another optimizer",
                 )
         self._print_frozen(module.model)
-        self.print_topic("machine", str(settings.hardware))
+        self.print_topic("machine", str(module.hardware))
         self._print_batch(module.settings)
 
     def _print_if_not_exportable(self, config: "GPTConfig") -> None:
@@ -355,3 +354,36 @@ def open_announcer(
         if isinstance(logger, RunLogger):
             logger.on_error = partial(announcer.print_topic, logger.topic)
     return announcer
+
+
+def print_end(
+    announcer: Announcer,
+    trainer: "Trainer",
+    reason: "StopReason",
+    module: "GPTModule",
+    run: "Run",
+    *,
+    seconds: float,
+) -> None:
+    """Print how a run ended, and requeue its Slurm job if trainer.requeue is set."""
+    from gptmini.training.callbacks.samples import Samples
+
+    if reason.stopped_by is not None:
+        announcer.print_stop(reason, trainer.global_step, run)
+    else:
+        callbacks = callbacks_of(trainer)
+        checkpoints = checkpoints_of(callbacks)
+        samples = next((part for part in callbacks if isinstance(part, Samples)), None)
+        announcer.print_done(trainer, run, n_steps=trainer.global_step - run.step, seconds=seconds)
+        announcer.print_results(
+            module,
+            best=None if checkpoints is None else checkpoints.best,
+            keeps_best=checkpoints is not None,
+            samples=[] if samples is None else samples.texts,
+            folder=run.folder,
+        )
+
+    if reason.between_steps and module.settings.requeue:
+        from gptmini.training.devices.requeueing import requeue
+
+        announcer.print_topic("requeue", requeue(reason.stopped_by))

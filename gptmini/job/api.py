@@ -1,14 +1,19 @@
 """Train from Python as gptmini train does, but in the calling process."""
 
+import time
 from collections.abc import Sequence
 
+from gptmini.configuration.building import build_settings
 from gptmini.configuration.compose import compose
 from gptmini.configuration.messages import explain
+from gptmini.configuration.stored import resolve_configuration
 from gptmini.configuration.texts import texts_as_overrides
 from gptmini.job.result import TrainingResult
 from gptmini.job.train import train
 from gptmini.system.errors import UserError, ran_out_of_memory
 from gptmini.system.world import this_world
+from gptmini.training.devices.ranks import Ranks
+from gptmini.training.quiet import restore_logging
 
 
 def train_from_python(overrides: Sequence[str]) -> TrainingResult:
@@ -37,23 +42,23 @@ def _train(overrides: Sequence[str]) -> TrainingResult:
             raise UserError(
                 f"gptmini.train requires overrides as KEY=VALUE or GROUP=NAME, got {override!r}"
             )
-    launcher = this_world().launcher
-    if launcher is not None:
+    began = time.monotonic()
+    world = this_world()
+    if world.launcher is not None:
         raise UserError(
-            f"gptmini.train trains in one process, but {launcher} started several processes; "
+            f"gptmini.train trains in one process, but {world.launcher} started several processes; "
             "run the command gptmini train"
         )
-    composed = compose("train", texts_as_overrides(overrides))
-    devices = composed.value("trainer.devices")
+    composition = compose("train", texts_as_overrides(overrides))
+    devices = composition.value("trainer.devices")
     if devices not in (1, "auto"):
         raise UserError(
             f"trainer.devices must be 1 in gptmini.train, got {devices}; to use more devices, "
             "run the command gptmini train"
         )
 
-    from gptmini.training.quiet import restore_logging
-
-    with restore_logging():
-        result = train(composed)
+    plain, typed = resolve_configuration(composition)
+    with restore_logging(), Ranks(world) as ranks:
+        result = train(ranks, build_settings(plain), typed, began=began)
     assert result is not None  # train returns None only if it launches ranks
     return result

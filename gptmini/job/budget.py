@@ -8,23 +8,22 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from functools import partial
-from typing import TYPE_CHECKING
 
 from gptmini.configuration.building import build_settings
 from gptmini.configuration.init_from import fit_context
 from gptmini.configuration.keys import is_chosen_by_experiment
 from gptmini.configuration.overrides import Typed
-from gptmini.job.tokens import open_tokens
+from gptmini.console.progress import Progress, Watcher
+from gptmini.data import Corpus, TokenStore
+from gptmini.job.tokens import open_corpus, open_tokens
 from gptmini.key_table import keys_with
 from gptmini.settings import seconds_of
 from gptmini.system.errors import UserError
+from gptmini.training.assembling import assemble, hardware_of
+from gptmini.training.budget import timing
+from gptmini.training.budget.ladder import Rung, best_of, climb, most_steps
+from gptmini.training.budget.law import Text
 from gptmini.training.settings import Settings
-
-if TYPE_CHECKING:
-    from gptmini.console.progress import Progress, Watcher
-    from gptmini.data import Corpus, TokenStore
-    from gptmini.training.budget.ladder import Rung
-    from gptmini.training.budget.law import Text
 
 # After this many bytes, stop reading the text. Then estimate the total size of the text from the fraction of its
 # files that was read.
@@ -43,35 +42,28 @@ class BudgetChooser:
     command, in seconds of time.monotonic.
     """
 
-    def __init__(
-        self, settings: Settings, typed: Typed, watcher: "Watcher", *, began: float
-    ) -> None:
-        from gptmini.training.budget.timing import AROUND
-
+    def __init__(self, settings: Settings, typed: Typed, watcher: Watcher, *, began: float) -> None:
         self.settings = settings
         self.typed = typed
         self.watcher = watcher
         self.open_keys = keys_to_choose(settings, typed)
-        self.deadline = began + seconds_of(settings.root.budget or 0.0) - AROUND
+        self.deadline = began + seconds_of(settings.root.budget or 0.0) - timing.AROUND
 
-    def choose(self) -> "tuple[Settings, TokenStore, bool, Sequence[str]]":
+    def choose(self) -> tuple[Settings, TokenStore, bool, Sequence[str]]:
         """Choose the vocabulary and the sizes, then open the tokens, then choose the number of steps.
 
         Return the new settings, the tokens, whether this call prepared them, and lines about the choice.
         Raises UserError if the text cannot be read, or if the time is too short for a step and a validation. Raises
         pydantic.ValidationError if no sizes fit the overrides.
         """
-        from gptmini.training.budget.law import Text
-
-        assert self.settings.text is not None
-        corpus = self.settings.text()
+        corpus = open_corpus(self.settings)
         rungs: list[Rung] = []
         # If the vocabulary size is chosen here, choose it before building the tokenizer. Token files have their own
         # tokenizer. The sources of a mixture may have their own tokenizer, too.
         if "tokenizer.vocab_size" in self.open_keys and corpus.is_text:
             rungs = self._choose_sizes(partial(Text.in_pairs, bytes_to_train_on(corpus)))
 
-        def on_progress(progress: "Progress") -> None:
+        def on_progress(progress: Progress) -> None:
             self._seconds_left()
             self.watcher.on_progress(progress)
 
@@ -90,11 +82,9 @@ class BudgetChooser:
         lines = lines_of(self.settings, text, rungs, tokens_a_second)
         return self.settings, store, prepared_now, lines
 
-    def _choose_sizes(self, text_of: "Callable[[int], Text]") -> "list[Rung]":
-        from gptmini.training.budget.ladder import best_of, climb
-
+    def _choose_sizes(self, text_of: Callable[[int], Text]) -> list[Rung]:
         # Report at every width. The progress line itself limits how often it prints.
-        def reported_text_of(width: int) -> "Text":
+        def reported_text_of(width: int) -> Text:
             self._report("measuring models of increasing width")
             return text_of(width)
 
@@ -112,17 +102,12 @@ class BudgetChooser:
         )
         return rungs
 
-    def _choose_steps(self, store: "TokenStore", text: "Text") -> float:
+    def _choose_steps(self, store: TokenStore, text: Text) -> float:
         """Choose the number of steps, and how often to validate. Return the training tokens per second."""
-        from gptmini.training.assembling import assemble
-        from gptmini.training.budget import timing
-        from gptmini.training.budget.ladder import most_steps
-
         self._report("measuring the chosen model")
         module, _ = assemble(self.settings, store)
         seconds_a_step, warm_up = timing.measure_module(
             module,
-            self.settings.hardware,
             seconds=min(CHOSEN_SHARE * self._seconds_left(), CHOSEN_SECONDS),
         )
         seconds = self._seconds_left()
@@ -152,7 +137,7 @@ class BudgetChooser:
 
     def _too_short(self, reason: str) -> UserError:
         fix = "raise budget="
-        if self.settings.hardware.compile:
+        if hardware_of(self.settings).compile:
             fix += ", set trainer.compile=false"
         if "tokenizer.vocab_size" in self.open_keys:
             fix += (
@@ -163,8 +148,6 @@ class BudgetChooser:
         return UserError(f"budget={budget} leaves no time to train: {reason}; {fix}")
 
     def _report(self, phase: str) -> None:
-        from gptmini.console.progress import Progress
-
         self.watcher.on_progress(Progress(phase=phase, n_bytes=0, share=None))
 
 
@@ -175,23 +158,21 @@ def keys_to_choose(settings: Settings, typed: Typed) -> frozenset[str]:
     exceptions. budget= replaces an experiment's number of steps. An option such as model=llama_tiny chooses the form of
     the model, but not its sizes.
     """
-    found = []
+    chosen = []
     for key in keys_with("by_budget"):
         group, _, name = key.partition(".")
         of_source = settings.root.init_from is not None and group in ("model", "tokenizer")
         is_duration = key in ("trainer.max_steps", "trainer.val_every_steps")
         is_set = typed.has(key) or (not is_duration and is_chosen_by_experiment(key, typed))
         if name in settings.plain[group] and not of_source and not is_set:
-            found.append(key)
-    return frozenset(found)
+            chosen.append(key)
+    return frozenset(chosen)
 
 
 def lines_of(
-    settings: Settings, text: "Text", rungs: "Sequence[Rung]", tokens_a_second: float
+    settings: Settings, text: Text, rungs: Sequence[Rung], tokens_a_second: float
 ) -> list[str]:
     """Return lines that show the chosen values, and compare the next narrower and wider rungs with the best."""
-    from gptmini.training.budget.ladder import best_of
-
     model = settings.model
     trainer = settings.trainer
     n_tokens = trainer.max_steps * trainer.global_batch_size * model.context_length
@@ -214,7 +195,7 @@ def lines_of(
     return lines
 
 
-def bytes_to_train_on(corpus: "Corpus") -> int:
+def bytes_to_train_on(corpus: Corpus) -> int:
     """Return the number of UTF-8 bytes to train on. For a large text, estimate this number."""
     n_bytes = 0  # bytes of all documents that were read
     n_held_out = 0  # bytes of the documents that the corpus itself holds out

@@ -1,23 +1,27 @@
 """Estimate a new run for gptmini train --dry-run: its size, its passes over the text, its memory and its time."""
 
 import math
-import time
-from typing import TYPE_CHECKING
 
-from gptmini.configuration.building import build_settings
-from gptmini.configuration.compose import Composed
+import torch
+from rich.console import Console
+
 from gptmini.configuration.messages import advising_on_memory
-from gptmini.configuration.stored import resolve_configuration
-from gptmini.console.numbers import with_prefix
-from gptmini.console.terminal import Screen, make_console, show_progress
-from gptmini.job.announcer import Announcer
+from gptmini.configuration.overrides import Typed
+from gptmini.console.progress import Progress, show_progress
+from gptmini.job.announcer import Announcer, make_console, with_prefix
+from gptmini.job.callbacks import build_callbacks
 from gptmini.job.train import open_run_tokens, prepare_process
+from gptmini.model.gpt import meta_gpt
+from gptmini.runs import open_run
+from gptmini.system import hardware
+from gptmini.system.durations import duration
 from gptmini.system.errors import UserError
 from gptmini.system.process import restore_gc_and_sigint
-
-if TYPE_CHECKING:
-    from gptmini.system.hardware import Hardware
-    from gptmini.training.module import GPTModule
+from gptmini.training.assembling import assemble, hardware_of
+from gptmini.training.budget import timing
+from gptmini.training.loggers.console import ConsoleLogger
+from gptmini.training.module import GPTModule
+from gptmini.training.settings import Settings
 
 SECONDS = 3.0  # how long to measure steps
 # A float32 weight, its gradient, and one moment, as of Muon. AdamW stores two moments. Frozen weights have neither.
@@ -26,33 +30,21 @@ BYTES_PER_FROZEN_PARAMETER = 4
 
 
 @advising_on_memory("lower trainer.batch_size or the model's sizes")
-def dry_run(composed: Composed) -> None:
+def dry_run(settings: Settings, typed: Typed, *, began: float) -> None:
     """Print what a new run would train, and how much memory and time it would need. Only its text is prepared.
 
     Raises UserError if the command would resume a run, and the same errors as job.train.train.
     """
-    began = time.monotonic()
-    plain, typed = resolve_configuration(composed)
-    if plain["resume"] is not None:
+    root = settings.root
+    if root.resume is not None:
         raise UserError(
-            f"--dry-run cannot estimate a resumed run, got {plain['resume']}; leave out resume= and folder="
+            f"--dry-run cannot estimate a resumed run, got {root.resume}; leave out resume= and folder="
         )
-    settings = build_settings(plain)
+    callbacks = build_callbacks(settings)
     restore_gc_and_sigint()
     prepare_process(settings)
 
-    import torch
-
-    from gptmini.console.progress import Progress
-    from gptmini.model.gpt import meta_gpt
-    from gptmini.runs import open_run
-    from gptmini.system.hardware import memory
-    from gptmini.training.assembling import assemble
-    from gptmini.training.budget import timing
-    from gptmini.training.loggers.console import ConsoleLogger
-
     # Raise the errors of a run whose folder cannot be used. A new folder is removed at the end of the block.
-    root = settings.root
     with open_run(None, root.folder, runs_dir=root.runs_dir, name=root.name):
         pass
 
@@ -67,30 +59,31 @@ def dry_run(composed: Composed) -> None:
             announcer.print_topic("budget", *chosen)
         model = meta_gpt(settings.model.with_vocab_size(store.tokenizer.n_vocab))
         announcer.print_sizes(store, model, settings.trainer, prepared_now=prepared_now)
-        n_bytes = BYTES_PER_FROZEN_PARAMETER if root.frozen else BYTES_PER_PARAMETER
+        n_bytes = BYTES_PER_FROZEN_PARAMETER if root.frozen_prefixes else BYTES_PER_PARAMETER
         needed = n_bytes * model.n_parameters
-        size = memory(torch.device(settings.hardware.device))
+        device = torch.device(hardware_of(settings).device)
+        size = hardware.memory(device)
         if size is not None and needed > size:
             raise UserError(
                 f"the model requires at least {with_prefix(needed, 'B')} of memory, but this device has "
                 f"{with_prefix(size, 'B')}; use a smaller model"
             )
-        module, _ = assemble(settings, store)
+        module, _ = assemble(settings, store, callbacks=callbacks)
         watcher.on_progress(Progress(phase="measuring steps", n_bytes=0, share=None))
-        if settings.hardware.device == "cuda":
+        if device.type == "cuda":
             torch.cuda.reset_peak_memory_stats()
-        seconds_a_step, _ = timing.measure_module(module, settings.hardware, seconds=SECONDS)
+        seconds_a_step, _ = timing.measure_module(module, seconds=SECONDS)
 
     announcer.print_setup(module, settings, is_new=True)
     announcer.print_topic(
         "reasons",
         *(
-            f"trainer.{name}={str(getattr(settings.hardware, name)).lower()}: {reason}"
-            for name, reason in settings.hardware.reasons.items()
+            f"trainer.{name}={str(getattr(module.hardware, name)).lower()}: {reason}"
+            for name, reason in module.hardware.reasons.items()
         ),
     )
     left_out = "without samples, pictures and TensorBoard"
-    announcer.print_topic("memory", memory_line(settings.hardware), left_out)
+    announcer.print_topic("memory", memory_line(device), left_out)
     n_steps = module.settings.max_steps
     per_step = module.tokens_per_step
     announcer.print_topic(
@@ -107,39 +100,31 @@ def dry_run(composed: Composed) -> None:
     announcer.print_topic("next", "to train, run the same command without --dry-run")
 
 
-def memory_line(hardware: "Hardware") -> str:
+def memory_line(device: torch.device) -> str:
     """Return a line with the peak memory so far, and the memory of the GPU or of the machine."""
-    import torch
-
-    from gptmini.system.hardware import memory, peak_memory
-
-    device = torch.device(hardware.device)
-    peak = peak_memory(device)
-    size = memory(device)
+    peak = hardware.peak_memory(device)
+    size = hardware.memory(device)
     owner = torch.cuda.get_device_name(device) if device.type == "cuda" else "this machine"
     shown_peak = "unknown" if peak is None else with_prefix(peak, "B")
     shown_size = "" if size is None else f" of the {with_prefix(size, 'B')} of {owner}"
     return shown_peak + shown_size
 
 
-def time_lines(module: "GPTModule", seconds_a_step: float) -> list[str]:
+def time_lines(module: GPTModule, seconds_a_step: float) -> list[str]:
     """Return lines with the time of the entire run, and the step at which trainer.max_time ends it."""
-    from gptmini.console.numbers import duration
-    from gptmini.training.budget.timing import AROUND, seconds_of_validation
-
     settings = module.settings
     n_steps = settings.max_steps
-    of_validation = seconds_of_validation(seconds_a_step, module)
+    of_validation = timing.seconds_of_validation(seconds_a_step, module)
     n_validations = math.ceil(n_steps / settings.validation_interval)
     if module.origin is not None:
         n_validations += 1  # a run with trained weights starts with a validation
     work = n_steps * seconds_a_step + n_validations * of_validation
     noun = "validation" if n_validations == 1 else "validations"
-    lines = [f"about {duration(work + AROUND)} with {n_validations:,} {noun}"]
+    lines = [f"about {duration(work + timing.AROUND)} with {n_validations:,} {noun}"]
 
     limit = settings.max_seconds
-    if limit is not None and limit < work + AROUND:
+    if limit is not None and limit < work + timing.AROUND:
         # The run ends with a validation.
-        step = int(n_steps * max(0.0, limit - AROUND - of_validation) / work)
+        step = int(n_steps * max(0.0, limit - timing.AROUND - of_validation) / work)
         lines.append(f"trainer.max_time={settings.max_time} ends the run at about step {step:,}")
     return lines

@@ -1,15 +1,13 @@
 """Implement the key epochs=: compute the number of steps of a new run from its tokens."""
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from gptmini.data import TokenStore
 from gptmini.training.settings import Settings
 
-if TYPE_CHECKING:
-    from gptmini.data import TokenStore
 
-
-def steps_for_epochs(settings: Settings, store: "TokenStore") -> dict[str, Any]:
+def steps_for_epochs(settings: Settings, store: TokenStore) -> dict[str, Any]:
     """Return the change, for build_settings, that replaces epochs by trainer.max_steps. Return {} without epochs=.
 
     max_steps = ceil(epochs * training tokens / (global_batch_size * context_length)). A resumed run keeps its steps.

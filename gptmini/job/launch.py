@@ -1,36 +1,23 @@
 """Launch the ranks of a run on one machine with the launcher of torchrun."""
 
+import logging
 import os
 import signal
 import sys
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from gptmini.configuration.overrides import as_override, key_of
-from gptmini.system.errors import UserError
+from torch.distributed.elastic.multiprocessing import SignalException
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+from torch.distributed.launcher import api
+
+from gptmini.configuration.overrides import Typed, as_override, key_of
+from gptmini.system.errors import RanksFailed
 from gptmini.system.process import LAUNCHER, OUT_OF_RESOURCES, SHUTDOWN_TIMEOUT
-from gptmini.system.signals import stop_signals
-
-if TYPE_CHECKING:
-    from gptmini.configuration.overrides import Typed
-    from gptmini.training.trainer_settings import TrainerSettings
+from gptmini.training.stopping import stop_signals
+from gptmini.training.trainer_settings import TrainerSettings
 
 
-class RanksFailed(UserError):
-    """The error of a run whose ranks failed, with the exit code of the first rank that failed.
-
-    The argument killed has a text for each rank that a signal killed. All other ranks have printed their error.
-    """
-
-    def __init__(self, code: int, killed: Sequence[str] = ()) -> None:
-        reason = f"{', '.join(killed)}; resume the run from its latest checkpoint"
-        super().__init__(reason if killed else "its ranks printed the error")
-        self.code = code
-        self.is_printed = not killed
-
-
-def start_ranks(settings: "TrainerSettings", folder: str | None, typed: "Typed") -> None:
+def start_ranks(settings: TrainerSettings, folder: str | None, typed: Typed) -> None:
     """Start gptmini train once for each device of this machine, and wait for these ranks.
 
     Each rank has its own session, so Ctrl-C in the terminal reaches only this process, which passes the signal on. A
@@ -38,22 +25,14 @@ def start_ranks(settings: "TrainerSettings", folder: str | None, typed: "Typed")
 
     Raises RanksFailed if a rank exits with a code other than 0. Raises SystemExit if a signal ended the run.
     """
-    # Import logging only here, because logging registers an exit handler. With an exit handler, a program cannot end
-    # immediately.
-    import logging
-
-    from torch.distributed.elastic.multiprocessing import SignalException
-    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
-
     # The launcher replaces these signal handlers and does not restore them.
     handlers = {number: signal.getsignal(number) for number in stop_signals()}
     # After a signal, a rank has this many seconds to end. Then the launcher kills the rank. The launcher's default is
     # too short to save a large model.
     os.environ.setdefault(SHUTDOWN_TIMEOUT, str(int(settings.timeout)))
 
-    launch = elastic_launch(
-        LaunchConfig(
+    launch = api.elastic_launch(
+        api.LaunchConfig(
             min_nodes=1,
             max_nodes=1,
             nproc_per_node=settings.devices_here,

@@ -3,18 +3,20 @@
 import inspect
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
+from lightning.pytorch.loggers.logger import Logger
+
+from gptmini.configuration.building import build_component
+from gptmini.report.tables import comparison, config_table, data_card, model_table
+from gptmini.runs import Run
 from gptmini.system.errors import UserError
-
-if TYPE_CHECKING:
-    from gptmini.runs import Run
-    from gptmini.training.module import GPTModule
-    from gptmini.training.settings import Settings
-    from gptmini.training.trainer import Logger
+from gptmini.training.loggers.logger import MetricsLogger, RunLogger
+from gptmini.training.loggers.tensorboard import EventLogger
+from gptmini.training.module import GPTModule
+from gptmini.training.settings import Settings
 
 
-def build_loggers(settings: "Settings", run: "Run") -> "list[Logger]":
+def build_loggers(settings: Settings, run: Run) -> list[Logger]:
     """Return the logger of metrics.jsonl, which every run has, and the loggers of the configuration.
 
     A functools.partial is called with those values of the run that its signature has as parameters: save_dir, id
@@ -22,49 +24,42 @@ def build_loggers(settings: "Settings", run: "Run") -> "list[Logger]":
 
     Raises UserError if a logger cannot be built or is not a Lightning logger.
     """
-    from gptmini.training.loggers.logger import MetricsLogger
-    from gptmini.training.trainer import Logger
-
     offered = {
         "save_dir": str(run.folder),
         "id": run.identity.id,
         "run_name": f"{run.folder.parent.name}-{run.folder.name}",
     }
     loggers: list[Logger] = [MetricsLogger(run.folder)]
-    for key, part in settings.make_loggers().items():
-        logger = part
-        if isinstance(part, partial):
-            parameters = inspect.signature(part.func).parameters
-            known = {
+    for component in settings.loggers:
+        logger = build_component(component)
+        if isinstance(logger, partial):
+            parameters = inspect.signature(logger.func).parameters
+            accepted = {
                 name: value
                 for name, value in offered.items()
-                if name in parameters and name not in part.keywords
+                if name in parameters and name not in logger.keywords
             }
             # The logger may be user code, which can raise any error.
             try:
-                logger = part(**known)
+                logger = logger(**accepted)
             except Exception as error:
-                raise UserError(f"cannot build logger.{key}: {error}") from None
+                raise UserError(f"cannot build {component.key}: {error}") from None
         if not isinstance(logger, Logger):
-            raise UserError(f"logger.{key} must be a Lightning logger, got {logger!r}")
+            raise UserError(f"{component.key} must be a Lightning logger, got {logger!r}")
         loggers.append(logger)
     return loggers
 
 
 def log_setup(
-    loggers: "Sequence[Logger]",
-    settings: "Settings",
-    module: "GPTModule",
-    run: "Run",
+    loggers: Sequence[Logger],
+    settings: Settings,
+    module: GPTModule,
+    run: Run,
 ) -> None:
     """Log the configuration to every logger, and tables of the setup to loggers that support tables.
 
     TensorBoard also gets the earlier points of a resumed run, and a table that compares runs by their overrides.
     """
-    from gptmini.report.tables import comparison, config_table, data_card, model_table
-    from gptmini.training.loggers.logger import RunLogger
-    from gptmini.training.loggers.tensorboard import EventLogger
-
     plain = settings.stored
     tables = {
         "setup/config": config_table(plain),
@@ -88,7 +83,7 @@ def log_setup(
         logger.save()
 
 
-def finish(loggers: "Sequence[Logger]") -> None:
+def finish(loggers: Sequence[Logger]) -> None:
     """Call finish() on the experiment of each logger, if the experiment has this method.
 
     Otherwise Weights & Biases would add the next run of this process to the entry of this run.

@@ -2,22 +2,20 @@
 
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+
+from lightning import Callback, Trainer
 
 from gptmini.configuration.messages import exit_code_of, explain
-from gptmini.console.printing import print_lines, topic_lines
-from gptmini.training.settings import Settings
-
-if TYPE_CHECKING:
-    from gptmini.runs import Run, RunStatus
-    from gptmini.training.callbacks.checkpoints import Best
-    from gptmini.training.module import GPTModule
-    from gptmini.training.stopping import StopReason
-    from gptmini.training.trainer import Trainer
+from gptmini.console.printable import printable
+from gptmini.console.printing import topic_lines
+from gptmini.runs import Run, RunStatus, write_status
+from gptmini.training.callbacks.checkpoints import Best, RunCheckpoints
+from gptmini.training.module import GPTModule
+from gptmini.training.stopping import StopReason
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,18 +24,18 @@ class TrainingResult:
 
     folder: Path  # the run's folder
     steps: int  # optimizer steps done, including the steps before the run was resumed
-    best: "Best | None"  # the validation with the lowest loss, or None if no best checkpoint was saved
+    best: (
+        Best | None
+    )  # the validation with the lowest loss, or None if no best checkpoint was saved
     # The name of the signal that stopped the run, or "the time limit". None if nothing stopped the run.
     stopped_by: str | None = None
     # Exit code of the command: 128 + the number of the signal that stopped the run, otherwise 0.
     exit_code: int = 0
 
 
-def result_of(
-    trainer: "Trainer", reason: "StopReason", settings: Settings, run: "Run"
-) -> TrainingResult:
+def result_of(trainer: Trainer, reason: StopReason, run: Run) -> TrainingResult:
     """Return the result of a run that has ended."""
-    checkpoints = checkpoints_of(settings)
+    checkpoints = checkpoints_of(callbacks_of(trainer))
     return TrainingResult(
         folder=run.folder,
         steps=trainer.global_step,
@@ -47,10 +45,8 @@ def result_of(
     )
 
 
-def final_status(trainer: "Trainer", reason: "StopReason", *, seconds: float) -> "RunStatus":
+def final_status(trainer: Trainer, reason: StopReason, *, seconds: float) -> RunStatus:
     """Return how a run ended without an error, for the file 'state' in the folder of the run."""
-    from gptmini.runs import RunStatus
-
     by = reason.stopped_by
     if by is not None:
         state = "stopped"
@@ -69,13 +65,11 @@ def final_status(trainer: "Trainer", reason: "StopReason", *, seconds: float) ->
 
 
 @contextmanager
-def recording_failure(run: "Run", module: "GPTModule", *, began: float) -> Iterator[None]:
+def recording_failure(run: Run, module: GPTModule, *, began: float) -> Iterator[None]:
     """If the block raises an error, write the error to train.log and the state 'failed' to the folder of the run.
 
     Only the first rank calls this function. The command began at `began`, in seconds of time.monotonic.
     """
-    from gptmini.runs import RunStatus, write_status
-
     try:
         yield
     except Exception as error:
@@ -97,18 +91,20 @@ def recording_failure(run: "Run", module: "GPTModule", *, began: float) -> Itera
         raise
 
 
-def checkpoints_of(settings: Settings) -> Any:
-    """Return the callback that writes the run's checkpoints, or None if it is off."""
-    from gptmini.training.callbacks.checkpoints import RunCheckpoints
-
-    found = (part for part in settings.callbacks if isinstance(part, RunCheckpoints))
-    return next(found, None)
-
-
-def early_stop(trainer: "Trainer") -> tuple[str, str]:
-    """Return the name and the reason of the callback that ended a run early, such as Lightning's EarlyStopping."""
+def callbacks_of(trainer: Trainer) -> list[Callback]:
+    """Return the callbacks of a trainer."""
     # Another class of Lightning sets this attribute. The type checker cannot see it.
-    for callback in trainer.callbacks:  # pyrefly: ignore[missing-attribute]
+    return trainer.callbacks  # pyrefly: ignore[missing-attribute]
+
+
+def checkpoints_of(callbacks: Sequence[Callback]) -> RunCheckpoints | None:
+    """Return the callback that writes the run's checkpoints, or None if it is off."""
+    return next((one for one in callbacks if isinstance(one, RunCheckpoints)), None)
+
+
+def early_stop(trainer: Trainer) -> tuple[str, str]:
+    """Return the name and the reason of the callback that ended a run early, such as Lightning's EarlyStopping."""
+    for callback in callbacks_of(trainer):
         text = getattr(callback, "stopping_reason_message", None)
         if text:
             return type(callback).__name__, " ".join(text.split())

@@ -12,7 +12,8 @@ from gptmini.configuration.init_from import fit_context
 from gptmini.configuration.overrides import as_override, key_of
 from gptmini.configuration.stored import resolve_configuration
 from gptmini.console.printing import print_topic
-from gptmini.job.tokens import open_tokens
+from gptmini.console.progress import Watcher
+from gptmini.job.tokens import open_corpus, open_tokens
 from gptmini.key_table import keys_with
 from gptmini.sweep import Space, SweepSettings
 from gptmini.system.errors import UserError
@@ -61,6 +62,7 @@ def train_all(
     from gptmini.job.sweep_loop import SweepLoop
     from gptmini.job.sweep_table import print_ending
     from gptmini.job.sweep_trials import Trials
+    from gptmini.training.assembling import hardware_of
 
     # Replace a name such as runs/latest. This link points to a different run as soon as the first run starts.
     if any(key_of(line) == "init_from" for line in space.fixed):
@@ -86,10 +88,12 @@ def train_all(
     own = []
     if n_runs > 1 and checked.trainer.threads is None:
         own.append(f"trainer.threads={max(1, cpu_cores() // n_runs)}")
+    device = hardware_of(checked).device
+    n_devices = checked.trainer.devices_here
     loop = SweepLoop(
         trials=trials,
         command=[*TRAIN, *own, *arguments],
-        variables=[gpus_of(n_runs * task_here + i, checked) for i in range(n_runs)],
+        variables=[gpus_of(n_runs * task_here + i, device, n_devices) for i in range(n_runs)],
         stdin=copied_stdin() or Path(os.devnull),
         retries=settings.retries,
     )
@@ -113,8 +117,6 @@ def check_and_prepare(space: Space, config_dir: str | None) -> tuple[Settings, s
     Return the settings of the first run, and the digest of its tokens. With budget=, each run chooses its own
     vocabulary, so no text is prepared, and the digest is empty.
     """
-    from gptmini.console.progress import Watcher
-
     parts = []
     for overrides in space.examples():
         plain, typed = resolve_configuration(compose("train", overrides, config_dir))
@@ -123,9 +125,14 @@ def check_and_prepare(space: Space, config_dir: str | None) -> tuple[Settings, s
             raise UserError(
                 "callbacks.scalars must be on, because a sweep compares the losses that it logs"
             )
-        assert settings.text is not None
-        settings.text()
         parts.append((settings, typed))
+
+    # Importing torch takes seconds, so check all other values before.
+    from gptmini.job.callbacks import build_callbacks
+
+    for settings, _ in parts:
+        build_callbacks(settings)
+        open_corpus(settings)
 
     settings, typed = parts[0]
     if settings.root.budget is not None:
@@ -136,14 +143,13 @@ def check_and_prepare(space: Space, config_dir: str | None) -> tuple[Settings, s
     return settings, store.fingerprint
 
 
-def gpus_of(place: int, settings: Settings) -> dict[str, str]:
+def gpus_of(place: int, device: str, n_devices: int) -> dict[str, str]:
     """Return the environment variable that gives GPUs to a run of this machine. Runs share GPUs if necessary."""
     import torch
 
-    if settings.hardware.device != "cuda":
+    if device != "cuda":
         return {}
     all_gpus = map(str, range(torch.cuda.device_count()))
     gpus = (os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(all_gpus)).split(",")
-    n_devices = settings.trainer.devices_here
     share = [gpus[(place * n_devices + i) % len(gpus)] for i in range(n_devices)]
     return {"CUDA_VISIBLE_DEVICES": ",".join(share)}

@@ -1,47 +1,55 @@
 """Open the tokens of a run, or prepare them from the text."""
 
+import inspect
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gptmini.configuration.building import build_component, target_class
 from gptmini.configuration.messages import advising_on_memory
+from gptmini.configuration.overrides import Typed
+from gptmini.console.progress import Watcher
+from gptmini.data import Corpus, TokenStore, find_prepared, prepare
+from gptmini.loading import builder_of, of_model
+from gptmini.tokenizer import from_dict
 from gptmini.training.settings import TextSettings
 
-if TYPE_CHECKING:
-    from gptmini.checkpoint import TrainingState
-    from gptmini.configuration.overrides import Typed
-    from gptmini.console.progress import Watcher
-    from gptmini.data import TokenStore
+if TYPE_CHECKING:  # gptmini prepare does not need torch
+    from gptmini.checkpoint.training_state import TrainingState
+
+
+def open_corpus(settings: TextSettings) -> Corpus:
+    """Open the text. A resumed run does not download a text that only its folder names."""
+    may_download = {}
+    target = target_class(settings.corpus)
+    if settings.root.resume is not None and target is not None:
+        accepted = inspect.signature(target).parameters
+        may_download = {"may_download": False} if "may_download" in accepted else {}
+    return build_component(settings.corpus, **may_download)
 
 
 @advising_on_memory("lower num_workers, or tokenizer.train_bytes if a tokenizer is trained")
 def open_tokens(
     settings: TextSettings,
-    typed: "Typed",
+    typed: Typed,
     state: "TrainingState | None" = None,
     *,
-    watcher: "Watcher | None" = None,
-    corpus: Any = None,
-) -> "tuple[TokenStore, bool]":
+    watcher: Watcher | None = None,
+    corpus: Corpus | None = None,
+) -> tuple[TokenStore, bool]:
     """Open the tokens of a run, or prepare them. Return the tokens, and whether this call prepared them.
 
     The tokens of a resumed run (`state`) are opened if they still exist and data_dir is not overridden. If they are
     missing, no text is downloaded that only the run's folder names. The argument corpus is the text, if it is open
     already. The watcher receives the progress and notes. Raises UserError if the text cannot be read.
     """
-    from gptmini.console.progress import Watcher
-    from gptmini.data import TokenStore, find_prepared, prepare
-
     watcher = watcher or Watcher()
     if state is not None and not typed.has("data_dir"):
-        known = find_prepared(state.data_folder, state.path)
-        if (known / "meta.json").is_file():
-            return TokenStore(known), False
+        prepared = find_prepared(state.data_folder, state.path)
+        if (prepared / "meta.json").is_file():
+            return TokenStore(prepared), False
 
-    if corpus is None:
-        assert settings.text is not None
-        corpus = settings.text()
     store, is_new = prepare(
-        corpus,
+        corpus or open_corpus(settings),
         _builder(settings, state),
         Path(settings.root.data_dir).expanduser(),
         n_workers=settings.root.n_workers,
@@ -62,9 +70,6 @@ def _builder(settings: TextSettings, state: "TrainingState | None") -> Any:
     A resumed run that uses the tokenizer of another model has it in its state, because that model may have been
     deleted.
     """
-    from gptmini.loading import builder_of, of_model
-    from gptmini.tokenizer import from_dict
-
     builder = settings.tokenizer.builder()
     if getattr(builder, "func", builder) is not of_model:
         return builder

@@ -1,94 +1,88 @@
-"""Train a run from its start to its end.
+"""Train a run from its checked settings to its end.
 
-The steps are: check the settings, launch the ranks, open the run's folder, prepare the tokens, build the model, the
-batches and the trainer, train the model, and return the result.
+The steps are: build the callbacks, launch the ranks, open the run's folder, prepare the tokens, build the model, the
+batches and the trainer, train the model, and return the result. This file imports torch.
 """
 
 import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import torch
+from lightning import Callback
+
+from gptmini.checkpoint.file import read_checkpoint
+from gptmini.checkpoint.training_state import TrainingState
 from gptmini.configuration.building import as_yaml, build_settings
-from gptmini.configuration.compose import Composed
 from gptmini.configuration.init_from import fit_context
 from gptmini.configuration.messages import advising_on_memory
 from gptmini.configuration.overrides import Typed
-from gptmini.configuration.stored import resolve_configuration
-from gptmini.console.terminal import make_console, show_progress
-from gptmini.job.announcer import open_announcer
+from gptmini.console.printing import command_line, print_topic
+from gptmini.console.progress import Watcher, show_progress
+from gptmini.data import TokenStore
+from gptmini.job.announcer import make_console, open_announcer, print_end
 from gptmini.job.budget import BudgetChooser
+from gptmini.job.callbacks import build_callbacks
 from gptmini.job.epochs import steps_for_epochs
 from gptmini.job.fit import fit
 from gptmini.job.launch import start_ranks
 from gptmini.job.loggers import build_loggers, log_setup
 from gptmini.job.result import TrainingResult, checkpoints_of, recording_failure, result_of
 from gptmini.job.tokens import open_tokens
+from gptmini.runs import Run, open_run
+from gptmini.system.hardware import keep_freed_memory, use_threads
 from gptmini.system.process import mute, restore_gc_and_sigint
-from gptmini.system.world import this_world
+from gptmini.tokenizer import from_dict
+from gptmini.training.assembling import assemble, hardware_of, restore_callbacks
+from gptmini.training.devices.ranks import Ranks
+from gptmini.training.loggers.logger import RunLogger
 from gptmini.training.settings import Settings
-
-if TYPE_CHECKING:
-    from gptmini.checkpoint import TrainingState
-    from gptmini.console.progress import Watcher
-    from gptmini.data import TokenStore
-    from gptmini.runs import Run
-    from gptmini.training.devices.ranks import Ranks
 
 
 @advising_on_memory("lower trainer.batch_size or the model's sizes")
-def train(composed: Composed) -> TrainingResult | None:
-    """Train a new run, or resume a run, as the configuration says. The first rank calls this function.
+def train(ranks: Ranks, settings: Settings, typed: Typed, *, began: float) -> TrainingResult | None:
+    """Train a new run, or resume a run, as its settings say. The first rank calls this function.
 
     If several devices are requested and no launcher has started their ranks, launch the ranks here and return None.
     Otherwise return the result.
 
-    Raises UserError if the text cannot be read or the run cannot be resumed. A wrong value raises an error of pydantic
-    or Hydra, which configuration.messages formats as one line. Raises RanksFailed if a launched rank fails.
+    Raises UserError if the text cannot be read or the run cannot be resumed. A wrong callback raises an error of
+    pydantic or Hydra, which configuration.messages formats as one line. Raises RanksFailed if a launched rank fails.
     """
-    from gptmini.training.devices.ranks import Ranks
+    callbacks = build_callbacks(settings)
+    restore_gc_and_sigint()
+    root = settings.root
+    if settings.trainer.n_ranks > ranks.world.size:
+        start_ranks(settings.trainer, root.folder, typed)
+        return None
 
-    began = time.monotonic()
-    folder = composed.value("folder")
-    # False for a new run, and for a run that folder= names.
-    resume_given = composed.value("resume") is not None
-    world = this_world()
-    with Ranks(world) as ranks:
-        plain, typed = resolve_configuration(composed)
-        settings = build_settings(plain)
-        restore_gc_and_sigint()
-        if settings.trainer.n_ranks > world.size:
-            start_ranks(settings.trainer, folder, typed)
-            return None
-
-        prepare_process(settings)
-        from gptmini.runs import open_run
-
-        root = settings.root
-        place = open_run(root.resume, root.folder, runs_dir=root.runs_dir, name=root.name)
-        with place as run:
-            max_steps = settings.trainer.max_steps
-            if run.is_complete(max_steps, resume_given=resume_given):
-                ranks.broadcast(None)
-                return _print_complete(run, settings)
-            return _train(ranks, run, settings, typed, began=began)
+    prepare_process(settings)
+    with open_run(root.resume, root.folder, runs_dir=root.runs_dir, name=root.name) as run:
+        # A run that a callback ended continues with resume=, but not with folder=.
+        if run.is_complete(settings.trainer.max_steps, resume_given=root.folder is None):
+            ranks.broadcast(None)
+            return _print_complete(run, settings, callbacks)
+        return _train(ranks, run, settings, typed, callbacks, began=began)
 
 
 def _train(
-    ranks: "Ranks", run: "Run", settings: Settings, typed: Typed, *, began: float
+    ranks: Ranks,
+    run: Run,
+    settings: Settings,
+    typed: Typed,
+    callbacks: Sequence[Callback],
+    *,
+    began: float,
 ) -> TrainingResult:
-    from gptmini.training.assembling import assemble
-    from gptmini.training.devices.requeueing import requeue
-    from gptmini.training.loggers.logger import RunLogger
-
     loggers = build_loggers(settings, run)
     console = make_console(settings.root.console)
     with show_progress(console, topic="data") as watcher:
         settings, store, prepared_now, chosen = open_run_tokens(
             settings, typed, run.state, watcher, began=began
         )
-    module, data = assemble(settings, store, run.state)
+    module, data = assemble(settings, store, run.state, callbacks)
 
     # Store the batch size found for the devices, so that a resumed run does not search again.
     trainer_keys = settings.plain["trainer"] | {"batch_size": module.settings.batch_size}
@@ -107,22 +101,20 @@ def _train(
         log_setup(loggers, settings, module, run)
         announcer.print_start(run, module, settings, prepared_now=prepared_now)
         loggers = [*loggers, announcer.console]
-        trainer, reason = fit(ranks, settings, module, data, run, loggers, began=began)
-    announcer.print_end(trainer, reason, module, settings, run, seconds=time.monotonic() - began)
-    if reason.between_steps and settings.trainer.requeue:
-        announcer.print_topic("requeue", requeue(reason.stopped_by))
+        trainer, reason = fit(ranks, module, data, run, callbacks, loggers, began=began)
+    print_end(announcer, trainer, reason, module, run, seconds=time.monotonic() - began)
     reason.call_original_handler()
-    return result_of(trainer, reason, settings, run)
+    return result_of(trainer, reason, run)
 
 
 def open_run_tokens(
     settings: Settings,
     typed: Typed,
-    state: "TrainingState | None",
-    watcher: "Watcher",
+    state: TrainingState | None,
+    watcher: Watcher,
     *,
     began: float,
-) -> "tuple[Settings, TokenStore, bool, Sequence[str]]":
+) -> tuple[Settings, TokenStore, bool, Sequence[str]]:
     """Open or prepare the tokens of a run. For a new run, apply budget= and epochs=, and fit the context of init_from=.
 
     Return the settings of the run, its tokens, whether this call prepared them, and lines about the choice of budget=.
@@ -137,7 +129,7 @@ def open_run_tokens(
     return settings, store, prepared_now, ()
 
 
-def plan_of(run: "Run", settings: Settings, store: "TokenStore") -> dict[str, Any]:
+def plan_of(run: Run, settings: Settings, store: TokenStore) -> dict[str, Any]:
     """Return what the first rank broadcasts to the other ranks once the run's folder exists."""
     return {
         "config": dict(settings.plain),
@@ -149,62 +141,48 @@ def plan_of(run: "Run", settings: Settings, store: "TokenStore") -> dict[str, An
 
 
 @advising_on_memory("lower trainer.batch_size or the model's sizes")
-def train_as_follower() -> TrainingResult | None:
+def train_as_follower(ranks: Ranks, *, began: float) -> TrainingResult | None:
     """Train as any rank except the first, which broadcasts the plan and prints all messages.
 
     Return None if nothing was left to train. Raises UserError if a file that the plan names is missing on this machine.
     """
-    began = time.monotonic()
-    from gptmini.checkpoint import TrainingState, read_checkpoint
-    from gptmini.data import TokenStore
-    from gptmini.runs import Run
-    from gptmini.training.assembling import assemble
-    from gptmini.training.devices.ranks import Ranks
+    plan = ranks.receive()
+    mute(False)
+    if plan is None:
+        return None
+    settings = build_settings(plan["config"])
+    callbacks = build_callbacks(settings)
+    restore_gc_and_sigint()
+    prepare_process(settings)
 
-    with Ranks(this_world()) as ranks:
-        plan = ranks.receive()
-        mute(False)
-        if plan is None:
-            return None
-        settings = build_settings(plan["config"])
-        restore_gc_and_sigint()
-        prepare_process(settings)
-
-        state = None
-        if plan["checkpoint"] is not None:
-            path = Path(plan["checkpoint"])
-            state = TrainingState.parse(read_checkpoint(path, is_checked=True), path)
-        run = Run(Path(plan["folder"]), None, resumed=plan["resumed"], state=state)
-        module, data = assemble(settings, TokenStore(Path(plan["tokens"])), state)
-        loggers = build_loggers(settings, run)
-        trainer, reason = fit(ranks, settings, module, data, run, loggers, began=began)
-        return result_of(trainer, reason, settings, run)
+    state = None
+    if plan["checkpoint"] is not None:
+        path = Path(plan["checkpoint"])
+        state = TrainingState.parse(read_checkpoint(path, is_checked=True), path)
+    run = Run(Path(plan["folder"]), None, resumed=plan["resumed"], state=state)
+    module, data = assemble(settings, TokenStore(Path(plan["tokens"])), state, callbacks)
+    loggers = build_loggers(settings, run)
+    trainer, reason = fit(ranks, module, data, run, callbacks, loggers, began=began)
+    return result_of(trainer, reason, run)
 
 
 def prepare_process(settings: Settings) -> None:
     """Set up the process: keep freed memory for reuse, allow TF32, set the number of threads, drop compiled code."""
-    import torch
-
-    from gptmini.system.hardware import keep_freed_memory, use_threads
-
+    hardware = hardware_of(settings)
     keep_freed_memory()
-    if settings.hardware.tf32:
+    if hardware.tf32:
         torch.set_float32_matmul_precision("high")  # norms and sums stay in float32
     use_threads(settings.trainer.threads, n_processes=settings.trainer.devices_here)
-    if settings.hardware.compile:
+    if hardware.compile:
         # torch keeps at most eight compiled graphs of a function. Drop the graphs of earlier runs in this process. Do
         # not drop them later, because the model that budget= measures and the model of the run share their code.
         torch.compiler.reset()
 
 
-def _print_complete(run: "Run", settings: Settings) -> TrainingResult:
-    from gptmini.console.printing import print_topic, sampling_command
-    from gptmini.tokenizer import from_dict
-    from gptmini.training.assembling import restore_callbacks
-
+def _print_complete(run: Run, settings: Settings, callbacks: Sequence[Callback]) -> TrainingResult:
     assert run.state is not None
-    restore_callbacks(settings.callbacks, run.state)
-    checkpoints = checkpoints_of(settings)
+    restore_callbacks(callbacks, run.state)
+    checkpoints = checkpoints_of(callbacks)
     if settings.root.console != "quiet":
         if run.end is None or run.end.by is None:
             ended = f"is complete at step {run.step}; to continue, raise trainer.max_steps"

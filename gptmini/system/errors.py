@@ -1,7 +1,7 @@
 """The exception for mistakes that a user can fix, the nearest name, and the errors of a full memory."""
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 
 class UserError(ValueError):
@@ -23,6 +23,19 @@ class UserError(ValueError):
 
 class TryLater(UserError):
     """An obstacle that ends by itself. The same command may succeed later, so its exit code is 1, not 2."""
+
+
+class RanksFailed(UserError):
+    """The error of a run whose ranks failed, with the exit code of the first rank that failed.
+
+    The argument killed has a text for each rank that a signal killed. All other ranks have printed their error.
+    """
+
+    def __init__(self, code: int, killed: Sequence[str] = ()) -> None:
+        reason = f"{', '.join(killed)}; resume the run from its latest checkpoint"
+        super().__init__(reason if killed else "its ranks printed the error")
+        self.code = code
+        self.is_printed = not killed
 
 
 def similar(name: str, options: Iterable[str], cutoff: float = 0.6) -> str:

@@ -81,10 +81,15 @@ class Hardware:
         return self.device == "cuda" and torch.cuda.get_device_capability() >= TF32_SINCE
 
     @property
-    def emulates_bf16(self) -> bool:
-        """Whether this x86-64 CPU computes in bf16 without instructions for it, which is slower than fp32."""
+    def notes(self) -> list[str]:
+        """Console lines about choices of the user that make a run slow."""
         is_x86 = self.device == "cpu" and platform.machine() in X86
-        return is_x86 and self.precision != "fp32" and not _has_native_bf16("cpu")
+        if not is_x86 or self.precision == "fp32" or _has_native_bf16("cpu"):
+            return []
+        return [
+            f"trainer.precision={self.precision} is slow on this CPU, which has no instructions for bf16; "
+            "use trainer.precision=auto"
+        ]
 
     def __str__(self) -> str:
         """Return the choices as one short line for the console."""

@@ -12,7 +12,9 @@ from gptmini.loading import initial_model
 from gptmini.model import GPT, GPTConfig, new_gpt
 from gptmini.model.adapting import adapt, freeze
 from gptmini.system.errors import UserError
+from gptmini.system.hardware import Hardware, choose_hardware
 from gptmini.tokenizer import identity_of
+from gptmini.training.callbacks.pictures import Pictures
 from gptmini.training.callbacks.samples import Samples
 from gptmini.training.datamodule import TokenDataModule
 from gptmini.training.devices.batch_size import choose_batch_size
@@ -22,32 +24,51 @@ from gptmini.training.trainer_settings import TrainerSettings
 
 
 def assemble(
-    settings: Settings, store: TokenStore, state: TrainingState | None = None
+    settings: Settings,
+    store: TokenStore,
+    state: TrainingState | None = None,
+    callbacks: Sequence[Callback] = (),
 ) -> tuple[GPTModule, TokenDataModule]:
     """Build the module that contains the model, and the data module that cuts batches from the tokens of the store.
 
     If a state is given, the run resumes from it, with its model and the state of its callbacks. If trainer.batch_size
     is 'auto', module.settings.batch_size is the batch size that was chosen for the device.
 
-    Raises UserError if a setting does not fit the others, the tokens, the model of init_from or the state.
+    Raises UserError if a setting does not fit the others, the tokens, the callbacks, the model of init_from or the
+    state.
     """
-    for callback in settings.callbacks:
+    for callback in callbacks:
         if isinstance(callback, Samples):
             callback.check(store.tokenizer)
+        elif isinstance(callback, Pictures):
+            callback.check(settings.model)
     config = settings.model.with_vocab_size(store.tokenizer.n_vocab)
     model, origin = _model_of(settings, config, store, state)
-    freeze(model, settings.root.frozen)
+    freeze(model, settings.root.frozen_prefixes)
     # A run that was stopped before its first step starts over with fresh callbacks.
     if state is not None and state.step > 0:
-        restore_callbacks(settings.callbacks, state)
+        restore_callbacks(callbacks, state)
 
-    batch_size = choose_batch_size(model, settings.trainer, settings.hardware)
+    hardware = hardware_of(settings)
+    batch_size = choose_batch_size(model, settings.trainer, hardware)
     trainer = replace(settings.trainer, batch_size=batch_size)
     settings = replace(settings, trainer=trainer)
-    module = GPTModule(model, store, settings, state=state, origin=origin)
+    module = GPTModule(model, store, settings, hardware, state=state, origin=origin)
     seed = settings.root.seed
     data = TokenDataModule(store, trainer, context_length=config.context_length, seed=seed)
     return module, data
+
+
+def hardware_of(settings: Settings) -> Hardware:
+    """Return the device, the precision and the compilation of a run. Raise UserError if a device is missing."""
+    trainer = settings.trainer
+    return choose_hardware(
+        trainer.device,
+        trainer.precision,
+        trainer.compile,
+        trainer.devices_here,
+        width=settings.model.d_model,
+    )
 
 
 def _model_of(

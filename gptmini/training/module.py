@@ -33,6 +33,7 @@ from gptmini.data import NOT_COUNTED, TokenStore, tokens_per_byte_of
 from gptmini.evaluation import Evaluation, Tally, token_losses
 from gptmini.model import GPT, training_loss
 from gptmini.optim import set_learning_rate, skip_step_if
+from gptmini.system.hardware import Hardware
 from gptmini.training.devices import distributed
 from gptmini.training.devices.recomputing import recompute_activations
 from gptmini.training.optimizer_state import (
@@ -54,6 +55,7 @@ class GPTModule(L.LightningModule):
         store: the tokens.
         settings: settings of the run. trainer.batch_size must be a number. Each optimizer group must have a peak_lr.
             The learning rate of a step is peak_lr * schedule(step, max_steps=).
+        hardware: the device, the precision and whether to compile the loss.
         state: the state to resume from; None to start from the first step.
         origin: the path, the step and the optimizer of the model that provided the initial weights; None for new
             weights. Every checkpoint stores the origin.
@@ -76,6 +78,7 @@ class GPTModule(L.LightningModule):
         model: GPT,
         store: TokenStore,
         settings: Settings,
+        hardware: Hardware,
         *,
         state: TrainingState | None = None,
         origin: dict | None = None,
@@ -88,8 +91,9 @@ class GPTModule(L.LightningModule):
         self.make_optimizer: Callable[[GPT], torch.optim.Optimizer] = settings.optimizer.build
         self.schedule = settings.schedule
         self.seed = settings.root.seed
-        self.compiles = settings.hardware.compile
-        self.precision = settings.hardware.precision
+        self.hardware = hardware
+        self.compiles = hardware.compile
+        self.precision = hardware.precision
         self.origin = origin
         if self.settings.checkpoint_activations:
             recompute_activations(model)

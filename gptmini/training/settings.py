@@ -3,21 +3,16 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass as plain_dataclass
 from dataclasses import field as dataclass_field
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import AfterValidator, Field, PositiveInt
 from pydantic.dataclasses import dataclass
 
 from gptmini.key_table import keys_with
+from gptmini.model.config import ModelSettings
 from gptmini.settings import STRICT, FileName, Seed, Time
 from gptmini.system.world import cpu_cores
-
-if TYPE_CHECKING:
-    from gptmini.data import Corpus
-    from gptmini.model import ModelSettings
-    from gptmini.system.hardware import Hardware
-    from gptmini.training.trainer import Callback
-    from gptmini.training.trainer_settings import TrainerSettings
+from gptmini.training.trainer_settings import TrainerSettings
 
 
 def _not_latest(name: str) -> str:
@@ -62,8 +57,8 @@ class RootSettings:
         return cpu_cores() if self.num_workers == "auto" else self.num_workers
 
     @property
-    def frozen(self) -> list[str]:
-        """The prefixes in the setting freeze, as a list."""
+    def frozen_prefixes(self) -> list[str]:
+        """The value of freeze as a list."""
         return [self.freeze] if isinstance(self.freeze, str) else self.freeze
 
 
@@ -75,13 +70,20 @@ class PrepareSettings(RootSettings):
     inspect: bool  # whether to print the contents of a prepared folder
 
 
+class Component(NamedTuple):
+    """A part of a configuration that is built later, because this imports torch or reads the text."""
+
+    key: str  # such as callbacks.samples
+    values: Mapping[str, Any]  # the name of the class under _target_, and its arguments
+
+
 @plain_dataclass(frozen=True, kw_only=True)
 class TextSettings:
     """The checked parts of a configuration that determine the tokens."""
 
     root: RootSettings
-    tokenizer: Any = None  # builder() returns the function that builds the tokenizer
-    text: "Callable[[], Corpus] | None" = None  # function that opens the text
+    tokenizer: Any  # builder() returns the function that builds the tokenizer
+    corpus: Component
     # The full configuration as plain values.
     plain: Mapping[str, Any] = dataclass_field(default_factory=dict)
 
@@ -93,15 +95,13 @@ class TextSettings:
 
 @plain_dataclass(frozen=True, kw_only=True)
 class Settings(TextSettings):
-    """All checked parts of a configuration that do not need the text."""
+    """All parts of a configuration. Those that need neither torch nor the text are built and checked."""
 
-    trainer: "TrainerSettings"
-    hardware: "Hardware"
-    model: "ModelSettings"
+    trainer: TrainerSettings
+    model: ModelSettings
     optimizer: Any  # build(model) builds the optimizer
     schedule: Callable[..., float]
-    callbacks: "Sequence[Callback]"
+    callbacks: Sequence[Component] = ()
+    loggers: Sequence[Component] = ()
     # Console lines about settings that gptmini changed to suit the available devices.
     notes: Sequence[str] = ()
-    # Returns a dict that maps names to loggers. A value may also be a partial that still needs arguments of the run.
-    make_loggers: Callable[[], Mapping[str, Any]] = dict

@@ -18,12 +18,10 @@ from gptmini.training.callbacks.checkpoints import AtomicCheckpointIO, RunCheckp
 from gptmini.training.devices.distributed import ShardedStrategy
 from gptmini.training.devices.rendezvous import cluster_of
 from gptmini.training.module import GPTModule
-from gptmini.training.settings import Settings
 from gptmini.training.trainer_settings import TrainerSettings
 
 
 def build_trainer(
-    settings: Settings,
     module: GPTModule,
     folder: Path,
     *,
@@ -39,36 +37,34 @@ def build_trainer(
     resumed run may use different devices and a different batch_size.
 
     Args:
-        module: the module that assemble returned for these settings and the state.
-        callbacks: callbacks in addition to the callbacks of the settings.
+        module: the module that assemble returned for the state.
         state: the state that assemble accepted; None to start from the first step.
         world: the rank of this process and the ranks of the run; None to read the ranks from the environment.
     """
-    trainer_settings = module.settings  # in these settings, batch_size is a number
-    device = settings.hardware.device
-    callbacks = [*settings.callbacks, *callbacks]
-    n_micro_steps = trainer_settings.n_micro_steps
+    settings = module.settings  # in these settings, batch_size is a number
+    device = module.hardware.device
+    n_micro_steps = settings.n_micro_steps
 
     # If a run was stopped between a step and its validation, the resumed run starts with this validation.
     step = 0 if state is None else state.step
     validate_first = module.origin is not None and step == 0
     if state is not None and step > 0:
-        validate_first = trainer_settings.validation_due(step) and state.validated_step != step
+        validate_first = settings.validation_due(step) and state.validated_step != step
 
-    is_fsdp2 = trainer_settings.strategy == "fsdp2"
+    is_fsdp2 = settings.strategy == "fsdp2"
     trainer = Trainer(
         accelerator="gpu" if device == "cuda" else device,
-        devices=trainer_settings.devices_here,
-        num_nodes=trainer_settings.n_ranks // trainer_settings.devices_here,
-        strategy=_strategy_of(trainer_settings, device),
+        devices=settings.devices_here,
+        num_nodes=settings.n_ranks // settings.devices_here,
+        strategy=_strategy_of(settings, device),
         # FSDP2 itself rounds the weights when it gathers them, so Lightning must not use autocast. With bf16_stream,
         # GPTModule turns the autocast off for the training loss.
-        precision="32-true" if is_fsdp2 or settings.hardware.precision == "fp32" else "bf16-mixed",
+        precision="32-true" if is_fsdp2 or module.precision == "fp32" else "bf16-mixed",
         inference_mode=not is_fsdp2,  # inference mode skips the hooks that gather weights
-        max_steps=trainer_settings.max_steps,
+        max_steps=settings.max_steps,
         max_epochs=-1,
         accumulate_grad_batches=n_micro_steps,
-        val_check_interval=trainer_settings.validation_interval * n_micro_steps,  # in micro-steps
+        val_check_interval=settings.validation_interval * n_micro_steps,  # in micro-steps
         check_val_every_n_epoch=None,
         # Lightning's validation before the first step is called the sanity check. -1 means all batches.
         num_sanity_val_steps=-1 if validate_first else 0,
@@ -121,13 +117,13 @@ def _strategy_of(settings: TrainerSettings, device: str) -> Strategy | str:
     return DDPStrategy(timeout=timeout, broadcast_buffers=False)
 
 
-def check_callback(name: str, callback: object) -> Callback:
-    """Return the object of callbacks.NAME. Raise UserError if it is not a callback with a state of plain values.
+def check_callback(key: str, callback: object) -> Callback:
+    """Return the object of a key. Raise UserError if it is not a callback with a state of plain values.
 
     Checkpoints are read with torch's option weights_only, so that they cannot run code.
     """
     if not isinstance(callback, Callback):
-        raise UserError(f"callbacks.{name} must be a lightning.Callback, got {callback!r}")
+        raise UserError(f"{key} must be a lightning.Callback, got {callback!r}")
 
     state = callback.state_dict()
     file = io.BytesIO()

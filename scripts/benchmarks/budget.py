@@ -172,8 +172,7 @@ def steps_of(cell: Cell, overrides: list[str]) -> list[str]:
     """Return overrides for the steps and validations that fit into the time of a cell, over any number of epochs."""
     subject = subject_of(overrides)
     module, _ = subject.assemble()
-    hardware = subject.settings.hardware
-    seconds_a_step, _ = timing.measure_module(module, hardware, seconds=0.03 * cell.seconds)
+    seconds_a_step, _ = timing.measure_module(module, seconds=0.03 * cell.seconds)
     n_steps, val_every = timing.steps_that_fit(
         cell.seconds - AROUND,
         seconds_a_step,

@@ -2,7 +2,7 @@
 
 import gc
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
@@ -65,8 +65,7 @@ def fit(
         parts: module and batches; None to assemble them here.
     """
     module, data = parts or subject.assemble()
-    settings = replace(subject.settings, callbacks=callbacks)
-    trainer = build_trainer(settings, module, folder)
+    trainer = build_trainer(module, folder, callbacks=callbacks)
     trainer.fit(module, data)
 
 

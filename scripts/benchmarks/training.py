@@ -23,6 +23,7 @@ from gptmini.optim import set_learning_rate
 from gptmini.system.errors import UserError
 from gptmini.system.hardware import clock
 from gptmini.training import GPTModule, TokenDataModule
+from gptmini.training.assembling import hardware_of
 from gptmini.training.trainer_settings import micro_steps
 
 from . import nanogpt
@@ -102,7 +103,7 @@ def measure_step(table: Table, arguments: argparse.Namespace) -> None:
 
 def seconds_a_step(subject: Subject, folder: Path) -> float:
     """Return the seconds per step after the warm-up, with Lightning's Trainer and without the run's callbacks."""
-    step_clock = StepClock(subject.settings.hardware.device)
+    step_clock = StepClock(hardware_of(subject.settings).device)
     fit(subject, folder, callbacks=[step_clock])
     return statistics.mean(step_clock.seconds()[WARM_UP - 1 :])
 
@@ -113,13 +114,13 @@ def bare_loop(subject: Subject, n_steps: int) -> Bare:
     Raises UserError if a loss or a gradient is not finite, because the loop would then differ from the Trainer.
     """
     module, data = subject.assemble()
-    device = subject.settings.hardware.device
+    device = module.hardware.device
     settings = module.settings
     module.to(device).train()
     optimizer = module.configure_optimizers()
     batches = iter(train_batches(data, device))
     n_micro_steps = micro_steps(settings.global_batch_size, settings.batch_size, 1)
-    is_bf16 = subject.settings.hardware.precision == "bf16"
+    is_bf16 = module.precision == "bf16"
     autocast = torch.autocast(device, torch.bfloat16, enabled=is_bf16)
 
     spent = dict.fromkeys(("data", "forward", "backward", "optimizer"), 0.0)

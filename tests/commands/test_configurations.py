@@ -11,6 +11,8 @@ from gptmini.configuration.building import build_component, build_settings
 from gptmini.configuration.compose import compose
 from gptmini.model import GPT
 from gptmini.sweep import SweepSettings
+from gptmini.training.assembling import hardware_of
+from gptmini.training.settings import Component
 from run_folders import config_of, last, newest
 
 CONFIGS = Path(__file__).parent.parent.parent / "configs"
@@ -57,15 +59,14 @@ def write(script, tmp_path):
 @pytest.mark.parametrize(("group", "option"), OPTIONS)
 def test_every_option_composes_and_fits_its_class(group, option):
     if group == "sweep":
-        config, _ = compose("sweep", [f"sweep={option}"])
-        assert isinstance(build_component(config.sweep), SweepSettings)
+        space = compose("sweep", [f"sweep={option}"]).plain()["sweep"]
+        assert isinstance(build_component(Component("sweep", space)), SweepSettings)
         return
 
     chosen = [f"{group}={option}", *NEEDED.get(option, [])]
-    config, typed = compose("train", chosen)
-    assert typed.choices[group] == option
-    for part in ("model", "optimizer", "schedule", "trainer", "tokenizer"):
-        build_component(config[part])
+    composition = compose("train", chosen)
+    assert composition.typed.choices[group] == option
+    build_settings(composition.plain())
     if group == "experiment":
         assert compose("train", [*chosen, "callbacks=none", "data=text"])[0].callbacks == {}
 
@@ -81,9 +82,9 @@ def test_every_option_composes_and_fits_its_class(group, option):
     ],
 )
 def test_experiments_have_nanogpts_sizes(experiment, vocab_size, nanogpt):
-    config, _ = compose("train", [f"experiment={experiment}", "data.path=my.txt"])
+    plain = compose("train", [f"experiment={experiment}", "data.path=my.txt"]).plain()
     with torch.device("meta"):
-        model = GPT(build_component(config.model).with_vocab_size(vocab_size))
+        model = GPT(build_settings(plain).model.with_vocab_size(vocab_size))
     assert model.n_parameters == pytest.approx(nanogpt, rel=0.05)
 
 
@@ -104,7 +105,7 @@ def test_emulated_bf16_is_followed_by_a_warning(monkeypatch, precision, machine,
         f"trainer.precision={precision}",
         "trainer.device=cpu",
     ]
-    notes = build_settings(compose("train", overrides)[0]).notes
+    notes = hardware_of(build_settings(compose("train", overrides).plain())).notes
     assert any(f"trainer.precision={precision}" in note for note in notes) == warns
 
 

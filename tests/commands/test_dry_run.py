@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from gptmini.job import dry_run
-from gptmini.system.hardware import choose_hardware
 from gptmini.system.world import World
 from gptmini.training.budget import ladder, timing
 
@@ -98,7 +97,7 @@ def test_automatic_choices_have_reasons(estimate, monkeypatch, has_bf16, said):
 
 
 def test_the_memory_is_that_of_the_machine_or_of_the_gpu(monkeypatch):
-    cpu = choose_hardware("cpu", "fp32", False)
+    cpu = torch.device("cpu")
     gigabytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 1e9
     shown = re.search(r"of the ([\d.]+) GB of this machine", dry_run.memory_line(cpu))
     assert float(shown[1]) == pytest.approx(gigabytes, abs=0.06)
@@ -108,7 +107,7 @@ def test_the_memory_is_that_of_the_machine_or_of_the_gpu(monkeypatch):
     monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: 5_520_000_000)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (0, 80_000_000_000))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA H100")
-    gpu = choose_hardware("cuda", "bf16", False)
+    gpu = torch.device("cuda")
     assert dry_run.memory_line(gpu) == "5.5 GB of the 80.0 GB of NVIDIA H100"
 
 
@@ -120,7 +119,7 @@ def test_a_time_limit_ends_the_run_earlier(estimate):
 
 
 def test_the_size_of_a_model_is_printed_and_refused_before_the_model_is_built(script, monkeypatch):
-    monkeypatch.setattr("gptmini.training.assembling.assemble", pytest.fail)
+    monkeypatch.setattr("gptmini.job.dry_run.assemble", pytest.fail)
     monkeypatch.setattr("gptmini.system.hardware.memory", lambda device: 90_000)
     result = script("train", *SMOKE, "model=gpt2", "--dry-run")
     # V C + T C + N (12 C^2 + 13 C) + 2 C with V = 257, C = 16, T = 8 and N = 1: every linear layer and norm has a bias.

@@ -20,8 +20,8 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 
 def test_the_model_of_the_default_run_is_exported_as_qwen_3():
-    config, _ = compose("train", [])
-    model = build_settings(config).model.with_vocab_size(300)
+    plain = compose("train", []).plain()
+    model = build_settings(plain).model.with_vocab_size(300)
     assert choose_architecture(model) == "qwen3"
 
 

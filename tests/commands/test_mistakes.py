@@ -439,7 +439,7 @@ def test_trouble_is_one_line_and_a_bug_keeps_its_traceback(
     def fail(*arguments, **keywords):
         raise error
 
-    monkeypatch.setattr("gptmini.job.train.build_settings", fail)
+    monkeypatch.setattr("gptmini.job.train.open_run", fail)
     if code is None:
         with pytest.raises(ZeroDivisionError):
             script("train", *short)

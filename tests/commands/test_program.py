@@ -263,18 +263,18 @@ def test_the_collector_is_off_while_a_command_imports_and_on_again_when_it_train
     script, short, monkeypatch
 ):
     seen = []
-    build_settings = train.build_settings
+    build_callbacks = train.build_callbacks
 
-    def building(config):
+    def building(settings):
         seen.append(gc.isenabled())
-        return build_settings(config)
+        return build_callbacks(settings)
 
     def assembling(*arguments):
         seen.append(gc.isenabled())
         raise gptmini.UserError("enough")
 
-    monkeypatch.setattr(train, "build_settings", building)
-    monkeypatch.setattr("gptmini.training.assembling.assemble", assembling)
+    monkeypatch.setattr(train, "build_callbacks", building)
+    monkeypatch.setattr(train, "assemble", assembling)
     script("train", *short).assert_refused("enough")
     assert seen == [False, True]
     assert script("train", "trainer.max_step=1").code == 2

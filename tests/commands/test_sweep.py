@@ -133,11 +133,8 @@ def test_a_file_of_ones_own_describes_a_space(sweep, tmp_path):
 
 def test_gpus_are_shared_in_turn(monkeypatch):
     def shares(n_devices):
-        settings = SimpleNamespace(
-            hardware=SimpleNamespace(device="cuda"),
-            trainer=SimpleNamespace(devices_here=n_devices),
-        )
-        return [sweeping.gpus_of(place, settings)["CUDA_VISIBLE_DEVICES"] for place in range(4)]
+        gpus = [sweeping.gpus_of(place, "cuda", n_devices) for place in range(4)]
+        return [variables["CUDA_VISIBLE_DEVICES"] for variables in gpus]
 
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,5,7")
     assert shares(1) == ["2", "5", "7", "2"]

@@ -8,10 +8,9 @@ from gptmini.data import prepare
 from gptmini.model import ModelSettings
 from gptmini.optim import AdamWSettings, CosineSchedule, MuonSettings
 from gptmini.system.files import CONFIGS
-from gptmini.system.hardware import choose_hardware
 from gptmini.tokenizer import byte
 from gptmini.training.assembling import assemble
-from gptmini.training.settings import RootSettings, Settings
+from gptmini.training.settings import Component, RootSettings, Settings
 from gptmini.training.trainer import build_trainer
 from gptmini.training.trainer_settings import TrainerSettings
 from sizes import TRAINED
@@ -93,24 +92,20 @@ def train(store, tmp_path):
         sizes=None,
         **settings,
     ):
-        trainer_settings = TrainerSettings(**SETTINGS | settings)
         sizes = TRAINED[kind] | {"dropout": dropout} | (sizes or {})
         settings = Settings(
             root=RootSettings(seed=seed, data_dir="data", runs_dir="runs"),
             tokenizer=None,  # the text is prepared already
-            trainer=trainer_settings,
-            hardware=choose_hardware(
-                trainer_settings.device, trainer_settings.precision, trainer_settings.compile
-            ),
+            corpus=Component("data", {}),
+            trainer=TrainerSettings(**SETTINGS | settings),
             model=ModelSettings(**{key: sizes[key] for key in sizes if key != "vocab_size"}),
             optimizer=OPTIMIZERS[optimizer],
             schedule=CosineSchedule(warmup_steps=2, final_fraction=0.1),
-            callbacks=list(callbacks),
         )
 
-        module, data = assemble(settings, tokens, state)
+        module, data = assemble(settings, tokens, state, callbacks)
         module.to(dtype)
-        trainer = build_trainer(settings, module, folder, loggers=list(loggers), state=state)
+        trainer = build_trainer(module, folder, callbacks=callbacks, loggers=loggers, state=state)
         if watch is not None:
             watch(module)
         trainer.fit(module, data)

@@ -16,6 +16,7 @@ from gptmini.configuration.building import build_component
 from gptmini.configuration.compose import compose
 from gptmini.model import GPT, training_loss
 from gptmini.training.devices.distributed import first_rows, shard
+from gptmini.training.settings import Component
 
 RANKS = 64
 VOCABULARY = 50257
@@ -23,10 +24,11 @@ VOCABULARY = 50257
 
 def built(mesh, optimizer):
     """The embeddings and two of xl's 32 blocks on the first of 64 processes, and their optimizer."""
-    config, _ = compose("train", ["model=xl", "model.n_layers=2", f"optimizer={optimizer}"])
-    model = GPT(build_component(config.model).with_vocab_size(VOCABULARY))
+    overrides = ["model=xl", "model.n_layers=2", f"optimizer={optimizer}"]
+    plain = compose("train", overrides).plain()
+    model = GPT(build_component(Component("model", plain["model"])).with_vocab_size(VOCABULARY))
     shard(model, mesh, precision="bf16", compile=False)
-    return model, build_component(config.optimizer).build(model)
+    return model, build_component(Component("optimizer", plain["optimizer"])).build(model)
 
 
 def bytes_of_states(optimizer_name):

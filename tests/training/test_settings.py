@@ -27,7 +27,7 @@ SIX = World(launcher="torchrun", size=6, devices=3)  # on two machines
 def test_a_callback_checks_every_setting_of_the_configuration(name):
     settings = {key: value for key, value in CALLBACKS[name].items() if key != "_target_"}
     callback = getattr(gptmini.training, CALLBACKS[name]["_target_"].rpartition(".")[2])
-    assert check_callback(name, callback(**settings)).state_key
+    assert check_callback(f"callbacks.{name}", callback(**settings)).state_key
 
     for key in settings:
         refused = refused_keys(callback, **settings | {key: object()})
@@ -62,9 +62,9 @@ def test_only_a_callback_whose_state_a_checkpoint_can_hold_is_taken():
             return {"kept": Fraction(1, 2)}
 
     with pytest.raises(UserError, match="state of Keeping"):
-        check_callback("mine", Keeping())
+        check_callback("callbacks.mine", Keeping())
     with pytest.raises(UserError, match=r"callbacks\.mine must be a lightning\.Callback"):
-        check_callback("mine", 3)
+        check_callback("callbacks.mine", 3)
 
 
 @pytest.mark.parametrize(

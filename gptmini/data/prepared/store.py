@@ -130,6 +130,11 @@ class TokenStore:
         """Return the number of ids in a split, including end-of-text."""
         return self.meta[split]["tokens"]
 
+    @property
+    def longest_context(self) -> int:
+        """Longest context T for which the text suffices: each training source needs 2 T tokens, validation T + 1."""
+        return min(self.n_tokens("val") - 1, *(one.n_tokens // 2 for one in self.sources))
+
     def n_documents(self, split: str) -> int:
         """Return the number of documents in a split."""
         return self.meta[split]["documents"]

@@ -87,14 +87,14 @@ def measure_step(
     return statistics.median(times), warm_up
 
 
-def measure_module(module: GPTModule, hardware: Hardware, *, seconds: float) -> tuple[float, float]:
+def measure_module(module: GPTModule, *, seconds: float) -> tuple[float, float]:
     """Measure the steps of a run as measure_step does. A later module with the same settings uses the compiled code."""
     return measure_step(
         module.model,
         module.compute_loss,
         module.make_optimizer,
         module.settings,
-        hardware,
+        module.hardware,
         seconds=seconds,
         is_compiled=module.compiles,
     )
