@@ -25,14 +25,21 @@ RIGHTS = {
     "unmeasured",  # does not affect any measured value
     "unreported",  # reports do not list the key among the overrides
 }
+# Rights that several keys share.
+BUNDLES = {
+    "compute": "resumable sweep_resumable",  # how and where a run is computed
+    "look": "unmeasured unreported",  # where a run is stored, and how it is shown
+    "start": "text place unstored of_run unmeasured unreported",  # the folder of the run that a command starts
+}
+# The rights and bundles of each key.
 KEYS = {
-    "name": "text of_sweep unmeasured unreported",
-    "folder": "text place unstored of_run unmeasured unreported",
-    "resume": "text place unstored of_run unmeasured unreported",
-    "runs_dir": "text place of_sweep sweep_resumable unmeasured unreported",
-    "data_dir": "text resumable sweep_resumable for_prepare unmeasured unreported",
-    "console": "resumable sweep_resumable unmeasured unreported",
-    "num_workers": "resumable sweep_resumable for_prepare",
+    "name": "text look of_sweep",
+    "folder": "start",
+    "resume": "start",
+    "runs_dir": "text place look of_sweep sweep_resumable",
+    "data_dir": "text look compute for_prepare",
+    "console": "look compute",
+    "num_workers": "compute for_prepare",
     "verify": "for_prepare",
     "inspect": "for_prepare",
     "init_from": "text",
@@ -64,16 +71,16 @@ KEYS = {
     "trainer.val_every_steps": "resumable by_budget",
     "trainer.max_time": "resumable",
     "trainer.max_bad_steps": "resumable",
-    "trainer.batch_size": "resumable sweep_resumable",
-    "trainer.device": "resumable sweep_resumable",
-    "trainer.devices": "resumable sweep_resumable",
-    "trainer.num_nodes": "resumable sweep_resumable",
-    "trainer.strategy": "resumable sweep_resumable",
-    "trainer.checkpoint_activations": "resumable sweep_resumable",
-    "trainer.timeout": "resumable sweep_resumable",
-    "trainer.requeue": "resumable sweep_resumable",
-    "trainer.compile": "resumable sweep_resumable",
-    "trainer.threads": "resumable sweep_resumable unreported",
+    "trainer.batch_size": "compute",
+    "trainer.device": "compute",
+    "trainer.devices": "compute",
+    "trainer.num_nodes": "compute",
+    "trainer.strategy": "compute",
+    "trainer.checkpoint_activations": "compute",
+    "trainer.timeout": "compute",
+    "trainer.requeue": "compute",
+    "trainer.compile": "compute",
+    "trainer.threads": "compute unreported",
     "callbacks.scalars.every_steps": "resumable",
     "callbacks.scalars.peak_tflops": "resumable",
     "callbacks.checkpoints.every_steps": "resumable",
@@ -84,6 +91,7 @@ KEYS = {
 
 @cache
 def keys_with(right: str) -> frozenset[str]:
-    """Return the keys that have a right."""
+    """Return the keys that have a right, by itself or in a bundle."""
     assert right in RIGHTS, right
-    return frozenset(key for key, rights in KEYS.items() if right in rights.split())
+    names = {right, *(name for name, rights in BUNDLES.items() if right in rights.split())}
+    return frozenset(key for key, row in KEYS.items() if names & set(row.split()))
