@@ -119,8 +119,6 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
 
     The weights of the model are not read. For a prepared folder, torch is not imported.
     """
-    from gptmini.data.prepared.meta import read_meta
-
     folder = Path(expand_home(str(path)))
     if (folder / "meta.json").is_file():
         from gptmini.data import read_meta

@@ -13,9 +13,9 @@ from typing import Annotated, Any
 
 from pydantic import (
     AfterValidator,
+    BeforeValidator,
     ConfigDict,
     Field,
-    PositiveFloat,
     TypeAdapter,
     ValidationError,
 )
@@ -42,31 +42,31 @@ Seed = Annotated[int, Field(ge=0, le=2**63 - 1)]
 TIME = re.compile(r"(?=\d)(?:(\d{1,6})d)?(?:(\d{1,6})h)?(?:(\d{1,6})m)?(?:(\d{1,6})s)?")
 CLOCK = re.compile(r"(?:(?:(\d{1,6}):)?(\d{1,6}):)?(\d{1,6}):(\d{1,6})")
 SECONDS_OF_UNITS = (86400, 3600, 60, 1)  # seconds of a day, an hour, a minute and a second
-TIME_RULE = "be a positive time such as 90, 90s, 10m, 1h30m or 1:30:00"
 
 
 def seconds_of(time: float | str) -> float:
-    """Return a time in seconds: a number, a TIME or a CLOCK. Raise ValueError for another text, or for zero."""
-    if not isinstance(time, str):
-        return time
-    found = TIME.fullmatch(time) or CLOCK.fullmatch(time)
-    if found is None:
-        raise ValueError(f"must {TIME_RULE}")
+    """Return a time in seconds. Raise ValueError unless it is a positive number, a TIME or a CLOCK."""
+    seconds = 0.0
+    if isinstance(time, str):
+        match = TIME.fullmatch(time) or CLOCK.fullmatch(time)
+        if match is not None:
+            numbers = map(int, match.groups(default="0"))
+            seconds += sum(n * unit for n, unit in zip(numbers, SECONDS_OF_UNITS, strict=True))
+    elif type(time) in (int, float):
+        seconds = time
 
-    numbers = map(int, found.groups(default="0"))
-    seconds = sum(n * unit for n, unit in zip(numbers, SECONDS_OF_UNITS, strict=True))
-    if seconds == 0:
-        raise ValueError(f"must {TIME_RULE}")
-    return float(seconds)
+    if not 0 < seconds < math.inf:
+        raise ValueError("must be a positive time such as 90, 90s, 10m, 1h30m or 1:30:00")
+    return seconds
 
 
-def _checked_time(time: str) -> str:
+def _checked_time(time: Any) -> Any:
     seconds_of(time)
     return time
 
 
 # A time as a number of seconds, or as a text that seconds_of reads.
-Time = PositiveFloat | Annotated[str, AfterValidator(_checked_time)]
+Time = Annotated[float | str, BeforeValidator(_checked_time)]
 
 # Defaults of gptmini sample, gptmini.generate and generate_stream. They are in this module because --help prints
 # them before torch is imported.

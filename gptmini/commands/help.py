@@ -8,7 +8,7 @@ import yaml
 
 from gptmini.configuration.compose import Composition
 from gptmini.configuration.keys import files_of_group, known_keys, option_files, unknown_key
-from gptmini.configuration.overrides import Typed, key_of
+from gptmini.configuration.request import Request, key_of
 from gptmini.console.printing import print_lines
 from gptmini.console.table import aligned
 from gptmini.key_table import keys_with
@@ -29,14 +29,14 @@ def show_help(command: str, composition: Composition, keys: Sequence[str] = ()) 
 
     Raises UserError if a key does not exist.
     """
-    typed = composition.typed
-    groups = [group for group in [*typed.choices][::-1] if (CONFIGS / group).is_dir()]
+    request = composition.request
+    groups = [group for group in [*request.choices][::-1] if (CONFIGS / group).is_dir()]
     roots = [name for name in map(str, composition.config) if name not in groups]
     if command == "prepare":
         # gptmini prepare accepts all keys of gptmini train, but uses only these keys.
         groups = [group for group in groups if group in keys_with("for_prepare")]
         roots = [name for name in roots if name in keys_with("for_prepare")]
-    keys = keys or [name for name in map(key_of, typed.overrides) if name in groups]
+    keys = keys or [name for name in map(key_of, request.overrides) if name in groups]
     files = [CONFIGS / f"{name}.yaml" for name in dict.fromkeys(("train", command))]
     if command == "sweep":
         files = files[1:]
@@ -44,7 +44,7 @@ def show_help(command: str, composition: Composition, keys: Sequence[str] = ()) 
     if not keys:
         template = read_yaml(files[-1], trusted=True)["hydra"]["help"]["template"]
         text = string.Template(template).substitute(
-            APP_CONFIG_GROUPS="\n".join(_options(groups, typed)),
+            APP_CONFIG_GROUPS="\n".join(_options(groups, request)),
             CONFIG="\n".join(line for name in roots for line in _lines_of(files, name)),
         )
         print_lines(*text.rstrip().splitlines())
@@ -52,9 +52,9 @@ def show_help(command: str, composition: Composition, keys: Sequence[str] = ()) 
     for wanted in keys:
         group, _, key = wanted.partition(".")
         if wanted in groups:
-            lines = list(_group(group, typed))
+            lines = list(_group(group, request))
         elif group in groups:
-            lines = list(_key_of_group(group, key, typed))
+            lines = list(_key_of_group(group, key, request))
         else:
             lines = list(_lines_of(files, wanted))
         if not lines:
@@ -62,18 +62,18 @@ def show_help(command: str, composition: Composition, keys: Sequence[str] = ()) 
         print_lines(*lines)
 
 
-def _options(groups: Sequence[str], typed: Typed) -> Iterator[str]:
-    width = max(map(len, groups))
+def _options(groups: Sequence[str], request: Request) -> Iterator[str]:
+    rows = []
     for group in groups:
-        names = sorted(file.stem for file in files_of_group(group, typed.config_dir))
+        names = sorted(file.stem for file in files_of_group(group, request.config_dir))
         rows.append((f"  {group}", ", ".join(names)))
     yield from aligned(rows)
 
 
-def _group(group: str, typed: Typed) -> Iterator[str]:
-    files = sorted(files_of_group(group, typed.config_dir), key=lambda file: file.stem)
+def _group(group: str, request: Request) -> Iterator[str]:
+    files = sorted(files_of_group(group, request.config_dir), key=lambda file: file.stem)
     yield from aligned([(f"{group}={file.stem}", _purpose(file)) for file in files])
-    for file in option_files(group, typed.choices[group], typed.config_dir):
+    for file in option_files(group, request.choices[group], request.config_dir):
         yield from ("", f"# {group}={file.stem}", *file.read_text(encoding="utf-8").splitlines())
 
 
@@ -83,12 +83,12 @@ def _purpose(file: Path) -> str:
     return first.removeprefix("# ") if first.startswith("#") else ""
 
 
-def _key_of_group(group: str, key: str, typed: Typed) -> Iterator[str]:
+def _key_of_group(group: str, key: str, request: Request) -> Iterator[str]:
     """Yield the lines of a key in the files of the chosen option, or else of each other option that has the key."""
-    chosen = typed.choices[group]
+    chosen = request.choices[group]
     for option in (chosen, *known_keys().get(f"{group}.{key}", ())):
         found = False
-        for file in option_files(group, option, typed.config_dir):
+        for file in option_files(group, option, request.config_dir):
             lines = list(_lines_of([file], key))
             if lines:
                 found = True

@@ -19,11 +19,12 @@ from gptmini.configuration.compose import (
     as_user_errors,
     check_root,
     compose,
-    typed_for_job,
+    request_of_job,
 )
 from gptmini.configuration.keys import groups, known_keys, nearest_key
 from gptmini.configuration.messages import explain
-from gptmini.configuration.overrides import key_of, quote_for_hydra
+from gptmini.configuration.overrides import quote_for_hydra
+from gptmini.configuration.request import key_of
 from gptmini.configuration.texts import is_override, override_for, texts_as_overrides, without_keys
 from gptmini.configuration.user_modules import allow_user_modules
 from gptmini.runs import named_run
@@ -87,15 +88,15 @@ def _run_jobs(command: str, flags: argparse.Namespace, job: Job) -> None:
     def run_job(config: Any) -> Any:
         # A launcher of Hydra may run the job in another process, which has not called allow_user_modules yet.
         allow_user_modules(HydraConfig.get().runtime.cwd)
-        typed = typed_for_job(flags.config_dir)
+        request = request_of_job(flags.config_dir)
         try:
             check_root(config, command)
-            return job(Composition(config, typed))
+            return job(Composition(config, request))
         except Exception as error:
             mistake = explain(error)
             if mistake is not None:
                 # Print the error now, because the other jobs may take hours.
-                print_error(f"job {' '.join(typed.overrides)} failed: {mistake}")
+                print_error(f"job {' '.join(request.overrides)} failed: {mistake}")
             # A launcher may run the job in another process. That process can report an error only as an exception.
             if os.getpid() != process or mistake is None:
                 raise

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from gptmini.configuration.messages import exit_code_of, explain
-from gptmini.console.printing import print_note
+from gptmini.console.printing import end_if_unread, print_note
 from gptmini.system.errors import RanksFailed
 from gptmini.system.process import INTERRUPTED, is_muted
 from gptmini.system.world import this_world

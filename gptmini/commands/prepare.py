@@ -1,8 +1,6 @@
 """Tokenise text into a folder: gptmini prepare [TEXT ...] [KEY=VALUE ...]. --help lists groups and keys."""
 
-from collections.abc import Iterator, Sequence
-
-from rich.console import Console
+from collections.abc import Iterator
 
 from gptmini.commands.hydra_flags import run_hydra_command
 from gptmini.commands.train import show_configuration
@@ -10,10 +8,9 @@ from gptmini.configuration.building import text_settings
 from gptmini.configuration.compose import Composition
 from gptmini.configuration.stored import resolve_configuration
 from gptmini.console.printing import print_lines
-from gptmini.console.progress import show_progress
-from gptmini.data import TokenStore
-from gptmini.data.prepared.inspect import inspect_split
-from gptmini.data.prepared.meta import SPLITS
+from gptmini.console.table import aligned
+from gptmini.console.terminal import make_console, show_progress
+from gptmini.data import SPLITS, TokenStore, inspect_split
 from gptmini.job.tokens import open_tokens
 from gptmini.key_table import keys_with
 from gptmini.system.errors import UserError
@@ -37,7 +34,7 @@ def run_job(composition: Composition) -> None:
         value = composition.value(key)
         if value is not None:
             raise UserError(f"gptmini prepare does not train a run; leave out {key}={value}")
-    plain, typed = resolve_configuration(composition)
+    plain, request = resolve_configuration(composition)
     settings = text_settings(plain)
     root = settings.root
     assert isinstance(root, PrepareSettings)
@@ -46,7 +43,7 @@ def run_job(composition: Composition) -> None:
     console = make_console()
     with show_progress(console) as watcher:
         try:
-            store, written = open_tokens(settings, typed, watcher=watcher)
+            store, written = open_tokens(settings, request, watcher=watcher)
         except KeyboardInterrupt:
             console.print("interrupted; to continue, run the same command again")
             raise
@@ -105,10 +102,6 @@ def _sources(store: TokenStore) -> Iterator[str]:
     yield "sources: windows per block, name, training tokens"
     for source in store.sources:
         yield f"{source.weight:12,}  {source.name}, {source.n_tokens:,} tokens"
-
-
-def _row(name: str, cells: Sequence[str]) -> str:
-    return f"{name:16}" + "".join(f"{cell:>20}" for cell in cells)
 
 
 def _start_of(text: str) -> str:

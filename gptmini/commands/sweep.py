@@ -9,7 +9,7 @@ from gptmini.commands.hydra_flags import parse_flags
 from gptmini.commands.mistakes import one_line_errors
 from gptmini.configuration.building import build_component
 from gptmini.configuration.compose import compose
-from gptmini.configuration.overrides import key_of
+from gptmini.configuration.request import key_of
 from gptmini.configuration.sweep_space import is_sweep_override, space_of
 from gptmini.job.sweeping import detach_from_launcher, train_all
 from gptmini.system.errors import UserError

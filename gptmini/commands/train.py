@@ -34,11 +34,11 @@ def run_job(composition: Composition) -> float | None:
 
             result = train_as_follower(ranks, began=began)
         else:
-            plain, typed = resolve_configuration(composition)
+            plain, request = resolve_configuration(composition)
             settings = build_settings(plain)
             from gptmini.job.train import train
 
-            result = train(ranks, settings, typed, began=began)
+            result = train(ranks, settings, request, began=began)
     if result is None:
         return None
     if result.exit_code:
@@ -51,11 +51,11 @@ def estimate(composition: Composition) -> None:
     began = time.monotonic()
     if this_world().rank > 0:
         return
-    plain, typed = resolve_configuration(composition)
+    plain, request = resolve_configuration(composition)
     settings = build_settings(plain)
     from gptmini.job.dry_run import dry_run
 
-    dry_run(settings, typed, began=began)
+    dry_run(settings, request, began=began)
 
 
 def show_configuration(composition: Composition) -> None:
@@ -66,7 +66,7 @@ def show_configuration(composition: Composition) -> None:
     If budget=, epochs= or init_from= is set, prepare the text before printing, because some values depend on the text.
     """
     began = time.monotonic()
-    plain, typed = resolve_configuration(composition)
+    plain, request = resolve_configuration(composition)
     is_new_run = "verify" not in plain and plain["resume"] is None  # verify is a key of prepare
     of_text = [plain[key] for key in ("budget", "epochs", "init_from")]
     if is_new_run and any(value is not None for value in of_text):
@@ -75,7 +75,7 @@ def show_configuration(composition: Composition) -> None:
 
         train.build_callbacks(settings)
         train.prepare_process(settings)
-        settings, *_ = train.open_run_tokens(settings, typed, None, Watcher(), began=began)
+        settings, *_ = train.open_run_tokens(settings, request, None, Watcher(), began=began)
         plain = settings.plain
     text = as_yaml(plain)
     if sys.stdout.isatty():  # the run of another person may contain control characters

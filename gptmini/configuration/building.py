@@ -11,8 +11,7 @@ from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
 from gptmini.configuration.keys import known_keys, nearest_key, unknown_key
-from gptmini.configuration.overrides import shown
-from gptmini.system.errors import UserError
+from gptmini.system.errors import UserError, value_text
 from gptmini.system.world import this_world
 from gptmini.training.settings import (
     Component,
@@ -83,7 +82,7 @@ def build_component(component: Component, **arguments: object) -> Any:
     if built is None or is_incomplete or isinstance(built, dict | list):
         raise UserError(
             f"{key} must name its class with the key _target_, or choose an option that names a class, got "
-            f"{shown(built)}"
+            f"{value_text(built)}"
         )
     return built
 
@@ -140,7 +139,7 @@ def _components(plain: Mapping[str, Any], group: str) -> list[Component]:
     """Return the components of the group callbacks or logger. A component that is null is off."""
     parts = plain.get(group) or {}
     if not isinstance(parts, dict):
-        raise UserError(f"{group} must be null or a mapping of parts, got {shown(parts)}")
+        raise UserError(f"{group} must be null or a mapping of parts, got {value_text(parts)}")
 
     components = []
     for name, values in parts.items():
@@ -153,11 +152,13 @@ def _components(plain: Mapping[str, Any], group: str) -> list[Component]:
         elif is_known and isinstance(values, dict):
             raise UserError(unknown_key(key))
         elif is_known:
-            raise UserError(f"{key} must be a mapping, or null to turn it off, got {shown(values)}")
+            raise UserError(
+                f"{key} must be a mapping, or null to turn it off, got {value_text(values)}"
+            )
         else:
             close = nearest_key(key)
             hint = f"; or did you mean {close}?" if close else ""
             raise UserError(
-                f"{key} must name its class with the key _target_, got {shown(values)}{hint}"
+                f"{key} must name its class with the key _target_, got {value_text(values)}{hint}"
             )
     return components

@@ -9,11 +9,11 @@ from omegaconf import OmegaConf
 from gptmini.configuration.building import build_component, build_settings, target_class
 from gptmini.configuration.compose import compose
 from gptmini.configuration.keys import is_chosen_by_experiment, is_requested
-from gptmini.configuration.overrides import Typed, key_of
+from gptmini.configuration.request import Request, key_of
 from gptmini.console.progress import Watcher
 from gptmini.data import TokenStore
 from gptmini.key_table import keys_with
-from gptmini.loading import TrainedSource, find_source, local_path, trained_by
+from gptmini.loading import ModelSource, local_path, source_of
 from gptmini.model.config import NORM_EPS
 from gptmini.runs import named_run, relative_to_cwd
 from gptmini.system.errors import UserError
@@ -25,7 +25,7 @@ OF_MODEL = "gptmini.loading.OfModelSettings"
 MUON = "MuonSettings"
 
 
-def with_source(plain: Mapping[str, Any], typed: Typed) -> dict[str, Any]:
+def with_source(plain: Mapping[str, Any], request: Request) -> dict[str, Any]:
     """Return a configuration with the sizes, the tokenizer and the path of the model that init_from names.
 
     If takes_finetune returns True, it also has the optimizer and the warm-up of experiment=finetune. Overrides keep
@@ -33,44 +33,46 @@ def with_source(plain: Mapping[str, Any], typed: Typed) -> dict[str, Any]:
     """
     source = _source_of(plain["init_from"])
     tokenizer = Component("tokenizer", plain["tokenizer"])
-    if is_requested("tokenizer", typed) and not _makes_tokenizer_of(source, tokenizer):
+    if is_requested("tokenizer", request) and not _makes_tokenizer_of(source, tokenizer):
         raise UserError(
             f"the tokenizer must be the tokenizer of init_from={source.path}; leave out tokenizer=; if an experiment "
             f"sets the tokenizer, add tokenizer=of_model tokenizer.path={source.path}"
         )
     path = str(source.path)
     config = OmegaConf.create(dict(plain))
-    config.model = {"_target_": MODEL, **_sizes(plain["model"], typed, source)}
+    config.model = {"_target_": MODEL, **_sizes(plain["model"], request, source)}
     config.tokenizer = {"_target_": OF_MODEL, "path": path}
     config.init_from = path
-    if takes_finetune(trained_by(source.path), typed):
+    if takes_finetune(source.optimizer, request):
         groups = ("optimizer.", "schedule")
-        overrides = [line for line in typed.overrides if key_of(line).startswith(groups)]
-        finetune = compose("train", ["experiment=finetune", *overrides], typed.config_dir).config
+        overrides = [line for line in request.overrides if key_of(line).startswith(groups)]
+        finetune = compose("train", ["experiment=finetune", *overrides], request.config_dir).config
         config.optimizer = finetune.optimizer
-        if not is_chosen_by_experiment("schedule", typed):
+        if not is_chosen_by_experiment("schedule", request):
             config.schedule = finetune.schedule
     resolved: Any = OmegaConf.to_container(config, resolve=True)
     return resolved
 
 
-def takes_finetune(optimizer: str | None, typed: Typed) -> bool:
+def takes_finetune(optimizer: str | None, request: Request) -> bool:
     """Whether a run takes optimizer, rate and warm-up of experiment=finetune. Muon's rates destroy weights of others.
 
     The argument optimizer is the optimizer of a ModelSource. A key such as optimizer.lr does not choose an optimizer.
     """
-    keys = {key_of(line) for line in typed.overrides}
+    keys = {key_of(line) for line in request.overrides}
     is_chosen = not keys.isdisjoint({"optimizer", "optimizer._target_"})
-    return optimizer != MUON and not is_chosen and not is_chosen_by_experiment("optimizer", typed)
+    return optimizer != MUON and not is_chosen and not is_chosen_by_experiment("optimizer", request)
 
 
-def fit_context(settings: Settings, typed: Typed, store: TokenStore, watcher: Watcher) -> Settings:
+def fit_context(
+    settings: Settings, request: Request, store: TokenStore, watcher: Watcher
+) -> Settings:
     """Return the settings of a new run with the longest context of its initial weights that the text allows.
 
     A requested context stays.
     """
     root, model = settings.root, settings.model
-    is_fixed = root.resume is not None or is_requested("model.context_length", typed)
+    is_fixed = root.resume is not None or is_requested("model.context_length", request)
     longest = store.longest_context
     if root.init_from is None or is_fixed or not 0 < longest < model.context_length:
         return settings
@@ -85,7 +87,7 @@ def fit_context(settings: Settings, typed: Typed, store: TokenStore, watcher: Wa
     return build_settings(settings.plain, changes)
 
 
-def _source_of(name: str) -> TrainedSource:
+def _source_of(name: str) -> ModelSource:
     if not name:
         raise UserError("init_from must be a run, a folder or the name of a model, got ''")
     source = source_of(named_run(local_path(name), saved=True))
@@ -93,14 +95,14 @@ def _source_of(name: str) -> TrainedSource:
     return source._replace(path=relative_to_cwd(source.path.resolve()))
 
 
-def _makes_tokenizer_of(source: TrainedSource, component: Component) -> bool:
+def _makes_tokenizer_of(source: ModelSource, component: Component) -> bool:
     if not getattr(target_class(component), "needs_no_text", False):
         return False
     tokenizer = build_component(component).builder()([])
     return identity_of(tokenizer.to_dict()) == identity_of(source.tokenizer.to_dict())
 
 
-def _sizes(requested: Mapping[str, Any], typed: Typed, source: TrainedSource) -> dict[str, Any]:
+def _sizes(requested: Mapping[str, Any], request: Request, source: ModelSource) -> dict[str, Any]:
     sizes = asdict(source.config)
     del sizes["vocab_size"]
     as_in = f"as in init_from={source.path}"
@@ -121,7 +123,7 @@ def _sizes(requested: Mapping[str, Any], typed: Typed, source: TrainedSource) ->
 
     adaptable = keys_with("adaptable")
     for name, given in sizes.items():
-        if not is_requested(f"model.{name}", typed):
+        if not is_requested(f"model.{name}", request):
             continue
 
         wanted = requested.get(name)

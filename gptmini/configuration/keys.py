@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
-from gptmini.configuration.overrides import Typed, key_of
+from gptmini.configuration.request import Request, key_of
 from gptmini.system.errors import similar
 from gptmini.system.files import CONFIGS
 from gptmini.system.untrusted import read_yaml
@@ -133,10 +133,10 @@ def unknown_root_key(key: str) -> str:
     return unknown_key(key)
 
 
-def chosen_by_experiment(typed: Typed) -> set[str]:
+def chosen_by_experiment(request: Request) -> set[str]:
     """Return the keys that the chosen experiment sets, and the groups for which it chooses an option."""
     chosen = set()
-    for file in option_files("experiment", typed.choices.get("experiment"), typed.config_dir):
+    for file in option_files("experiment", request.choices.get("experiment"), request.config_dir):
         tree = read_yaml(file, trusted=True)
         keys = set(_keys_of(tree, ""))
         chosen |= {key for key in keys if not any(other.startswith(f"{key}.") for other in keys)}
@@ -175,19 +175,19 @@ def _keys_of(tree: object, prefix: str) -> Iterator[str]:
             yield from _keys_of(value, f"{prefix}{name}.")
 
 
-def is_requested(key: str, typed: Typed) -> bool:
+def is_requested(key: str, request: Request) -> bool:
     """Whether the command line or the experiment sets a key of the model or the tokenizer. Defaults do not count."""
     group = key.partition(".")[0]
-    is_typed = typed.has(key) or f"{group}={typed.choices[group]}" in typed.overrides
-    return is_typed or is_chosen_by_experiment(key, typed)
+    is_overridden = request.has(key) or f"{group}={request.choices[group]}" in request.overrides
+    return is_overridden or is_chosen_by_experiment(key, request)
 
 
-def is_chosen_by_experiment(key: str, typed: Typed) -> bool:
+def is_chosen_by_experiment(key: str, request: Request) -> bool:
     """Whether the experiment sets a key, or chooses the option of its group."""
     group = key.partition(".")[0]
     return any(
         chosen == group or key == chosen or chosen.startswith(f"{key}.")
-        for chosen in chosen_by_experiment(typed)
+        for chosen in chosen_by_experiment(request)
     )
 
 

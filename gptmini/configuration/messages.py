@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from gptmini.configuration.overrides import shown
-from gptmini.system.errors import TryLater, UserError, ran_out_of_memory, similar
+from gptmini.configuration.keys import groups, unknown_key
+from gptmini.system.errors import TryLater, UserError, ran_out_of_memory, similar, value_text
 from gptmini.system.files import install_command
 from gptmini.system.process import MISUSE, OUT_OF_RESOURCES
 from gptmini.system.world import this_world
@@ -42,8 +42,6 @@ HYDRA_MESSAGES = {
         "{0} is chosen twice; write {0}=NAME without a leading +, or override /{0}: NAME in a file"
     ),
 }
-# Keys whose value is a time. TIME_RULE replaces pydantic's separate requirements for numbers and strings.
-TIMES = ("budget", "trainer.max_time")
 
 
 @contextmanager
@@ -136,9 +134,6 @@ def _refused_values(error: Any, part: str) -> str:
 
     pydantic reports one error for each member of a union, so the requirements for a key are joined by "or".
     """
-    # This module is also imported by commands that do not need pydantic, which takes 0.2 seconds.
-    from gptmini.settings import TIME_RULE
-
     requirements: dict[str, list[str]] = {}
     values: dict[str, object] = {}
     for refusal in error.errors(include_url=False):
@@ -147,7 +142,7 @@ def _refused_values(error: Any, part: str) -> str:
         key = ".".join([part, *own] if part else own)
 
         if refusal["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
-            return _unknown_key(key)
+            return unknown_key(key)
         if refusal["type"].startswith("missing"):
             return f"{key} is required; set {key}=VALUE"
         if refusal["type"] == "value_error" and not own:
@@ -155,7 +150,7 @@ def _refused_values(error: Any, part: str) -> str:
         requirement = BEGINNING.sub("", refusal["msg"], count=1).partition(" after validation")[0]
         for long, short in SHORTER.items():
             requirement = requirement.replace(long, short)
-        requirements.setdefault(key, []).append(TIME_RULE if key in TIMES else requirement)
+        requirements.setdefault(key, []).append(requirement)
         values.setdefault(key, refusal["input"])
 
     sentences = []
@@ -163,15 +158,8 @@ def _refused_values(error: Any, part: str) -> str:
         first, *others = dict.fromkeys(listed)
         alternatives = " or ".join([first, *(other.removeprefix("be ") for other in others)])
         alternatives = alternatives.replace("true or false or ", "true, false or ")
-        sentences.append(f"{key} must {alternatives}, got {shown(values[key])}")
+        sentences.append(f"{key} must {alternatives}, got {value_text(values[key])}")
     return "; ".join(sentences)
-
-
-def _unknown_key(key: str) -> str:
-    # Import keys.py only for this mistake, because unknown_key reads all configurations.
-    from gptmini.configuration.keys import unknown_key
-
-    return unknown_key(key)
 
 
 def _refused_part(error: BaseException) -> str | None:
@@ -197,8 +185,7 @@ def _refused_part(error: BaseException) -> str | None:
 
 
 def _unknown_option(error: Any) -> str:
-    # Import these modules only for this mistake, because keys.py reads all configurations.
-    from gptmini.configuration.keys import groups
+    # Commands without a configuration import this file, too, and need not import Hydra.
     from gptmini.configuration.texts import override_for
 
     file = str(error.missing_cfg_file)
@@ -230,7 +217,7 @@ def _not_composed(error: BaseException) -> str:
     text = str(error)
     unknown = re.match(r"Could not override '([^']+)'\.", text)
     if unknown is not None:
-        return _unknown_key(unknown[1])
+        return unknown_key(unknown[1])
     for pattern, message in HYDRA_MESSAGES.items():
         found = re.search(pattern, text)
         if found is not None:

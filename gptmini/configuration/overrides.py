@@ -1,9 +1,13 @@
 """Turn command-line overrides into Hydra's override grammar. Users write the overrides in a shell."""
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Quote, QuotedString
+from hydra.errors import HydraException
+
+from gptmini.configuration.request import key_of
 from gptmini.key_table import keys_with
 from gptmini.system.errors import UserError
 from gptmini.system.files import CONFIGS
@@ -14,13 +18,9 @@ FOLDERS = ("hydra.run.dir", "hydra.run")
 # a text key.
 NOTATION = ("[", "'", '"')
 SWEEPS = re.compile(r"(choice|range|interval|glob|shuffle|sort|tag)\(")
-# Maximum number of characters of a value in an error message. A longer value is cut.
-LONGEST_VALUE = 80
-# Some values as Python writes them, and as YAML writes them.
-YAML_NAMES = {"None": "null", "True": "true", "False": "false"}
 
 
-def quote_for_hydra(typed: Sequence[str], *, multirun: bool = False) -> list[str]:
+def quote_for_hydra(overrides: Sequence[str], *, multirun: bool = False) -> list[str]:
     """Quote overrides so that Hydra reads what the user means.
 
     Hydra's grammar does not allow umlauts, and gives commas, parentheses and others a meaning. A value is quoted if the
@@ -29,12 +29,9 @@ def quote_for_hydra(typed: Sequence[str], *, multirun: bool = False) -> list[str
 
     Raises UserError if a word is not an override, or if a key has several values without multirun.
     """
-    from hydra.core.override_parser.overrides_parser import OverridesParser
-    from hydra.errors import HydraException
-
     parser = OverridesParser.create()
     readable = []
-    for line in typed:
+    for line in overrides:
         key, equals, value = line.partition("=")
         if not equals and not line.startswith("~"):
             raise UserError(f"an override must be KEY=VALUE, got {line}")
@@ -72,48 +69,13 @@ def quote_for_hydra(typed: Sequence[str], *, multirun: bool = False) -> list[str
     return readable
 
 
-def key_of(line: str) -> str:
-    """Return the key of an override, without a leading +, ++ or ~."""
-    return line.lstrip("+~").partition("=")[0]
-
-
 def quoted(text: str) -> str:
     """Return any text as a quoted value of Hydra's override grammar."""
-    from hydra.core.override_parser.types import Quote, QuotedString
-
     return QuotedString(text, Quote.double).with_quotes()
-
-
-def shown(value: object) -> str:
-    """Return the text of a value for an error message: Python's repr, but 'null', 'true' and 'false' as in YAML."""
-    text = YAML_NAMES.get(repr(value), repr(value))
-    return text if len(text) <= LONGEST_VALUE else f"{text[:LONGEST_VALUE]}..."
 
 
 def as_override(key: str, value: str) -> str:
     """Return KEY=VALUE for a text value, quoted for Hydra if necessary."""
-    from hydra.core.override_parser.overrides_parser import OverridesParser
-
     (line,) = quote_for_hydra([f"{key}={value}"])
     is_same = OverridesParser.create().parse_override(line).value() == value
     return line if is_same else f"{key}={quoted(value)}"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Typed:
-    """The command-line overrides of one run. Hydra composes the configuration from these overrides."""
-
-    overrides: Sequence[str] = ()  # each is KEY=VALUE or GROUP=NAME in Hydra's grammar
-    before: Sequence[str] = ()  # the overrides that earlier starts of a resumed run were given
-    choices: Mapping[str, str | None]  # the chosen option of each group
-    config_dir: str | None = None  # the user's own folder of configuration files
-
-    def has(self, key: str) -> bool:
-        """Whether a key, or a key below this key, was overridden on the command line."""
-        keys = [key_of(line) for line in self.overrides]
-        return any(typed == key or typed.startswith(f"{key}.") for typed in keys)
-
-    def in_all_starts(self) -> list[str]:
-        """Return the latest override of each key from all starts of the run, without 'resume' and 'folder'."""
-        newest = {key_of(line): line for line in (*self.before, *self.overrides)}
-        return [line for key, line in newest.items() if key not in ("resume", "folder")]

@@ -17,17 +17,17 @@ from omegaconf import DictConfig, OmegaConf
 from gptmini.configuration.building import root_settings
 from gptmini.configuration.compose import Composition
 from gptmini.configuration.keys import groups, is_user_component, user_component_overrides
-from gptmini.configuration.overrides import Typed, key_of, shown
+from gptmini.configuration.request import Request, key_of
 from gptmini.configuration.trust import check_components
 from gptmini.key_table import keys_with
 from gptmini.runs import find_run, has_checkpoint, is_run, named_run, read_config
-from gptmini.system.errors import UserError
+from gptmini.system.errors import UserError, value_text
 
 # Keys of stored configurations that gptmini no longer has. A resumed run continues without them.
 RETIRED = ("callbacks.pictures.embedding_tokens", "callbacks.overfitting")
 
 
-def resolve_configuration(composition: Composition) -> tuple[dict[str, Any], Typed]:
+def resolve_configuration(composition: Composition) -> tuple[dict[str, Any], Request]:
     """Return the configuration of a new or resumed run as plain values, and all its overrides so far.
 
     If resume= or folder= names a run to resume, this is the stored configuration with the new overrides, and the key
@@ -36,37 +36,37 @@ def resolve_configuration(composition: Composition) -> tuple[dict[str, Any], Typ
     Raises UserError if the run does not exist, if an override would change what was trained so far, or if the stored
     configuration is damaged, is from an earlier version, or names a class that only this file names.
     """
-    plain, typed = composition.plain(), composition.typed
+    plain, request = composition.plain(), composition.request
     root = root_settings(plain)
-    if root.epochs is not None and (root.budget is not None or typed.has("trainer.max_steps")):
+    if root.epochs is not None and (root.budget is not None or request.has("trainer.max_steps")):
         raise UserError("give only one of epochs=, budget= and trainer.max_steps=")
 
     named = _run_to_resume(root.resume, root.folder)
     if named is not None:
-        return _stored_configuration(named, plain, typed)
+        return _stored_configuration(named, plain, request)
     if root.name is None:
-        plain["name"] = _default_name(plain["data"], typed)
+        plain["name"] = _default_name(plain["data"], request)
     if root.init_from is not None:
         # Only these runs need the tokenizer of another model.
         from gptmini.configuration.init_from import with_source
 
-        plain = with_source(plain, typed)
-    return plain, typed
+        plain = with_source(plain, request)
+    return plain, request
 
 
-def _default_name(data: Mapping[str, Any], typed: Typed) -> str:
+def _default_name(data: Mapping[str, Any], request: Request) -> str:
     """Return the name of the experiment or the text."""
-    experiment = typed.choices.get("experiment")
+    experiment = request.choices.get("experiment")
     path = data.get("path")
     is_file = isinstance(path, str) and Path(path).expanduser().is_file()
     if experiment is not None:
         name = experiment.replace("/", "-")
     elif isinstance(data.get("dataset"), str):
         name = Path(data["dataset"]).name
-    elif typed.choices["data"] == "text" and is_file:
+    elif request.choices["data"] == "text" and is_file:
         name = Path(str(path)).name.partition(".")[0]
     else:
-        name = typed.choices["data"] or ""
+        name = request.choices["data"] or ""
 
     # RootSettings refuses these names, and the user has not chosen one.
     return "text" if name in ("", "..", "latest") else name.replace("\\", "-")
@@ -86,8 +86,8 @@ def _run_to_resume(resume: str | None, folder: str | None) -> Path | None:
 
 
 def _stored_configuration(
-    named: Path, plain: dict[str, Any], typed: Typed
-) -> tuple[dict[str, Any], Typed]:
+    named: Path, plain: dict[str, Any], request: Request
+) -> tuple[dict[str, Any], Request]:
     folder = find_run(named)
     tree, earlier = read_config(folder, to_go_on=True)
     if "data" not in tree:  # an imported model
@@ -106,16 +106,16 @@ def _stored_configuration(
     for group in sorted(set(groups()) & tree.keys()):
         if not isinstance(tree[group], dict):
             path = folder / "config.yaml"
-            raise UserError(f"{path}: {group} must be a mapping, got {shown(tree[group])}")
+            raise UserError(f"{path}: {group} must be a mapping, got {value_text(tree[group])}")
     # A part from the command line replaces the stored part of the same name, so that the file adds nothing to it.
-    for line in user_component_overrides(typed.overrides):
+    for line in user_component_overrides(request.overrides):
         group, name = key_of(line).split(".")[:2]
         tree.get(group, {}).pop(name, None)
-    check_components(tree, folder, plain, typed)
+    check_components(tree, folder, plain, request)
 
     stored = OmegaConf.create(tree)
     config = OmegaConf.create(plain)
-    for line in typed.overrides:
+    for line in request.overrides:
         key = key_of(line)
         is_part = is_user_component(".".join(key.split(".")[:2]))
         was_given = line in earlier and key not in keys_with("resumable") and not is_part
@@ -130,7 +130,7 @@ def _stored_configuration(
     stored.resume = str(folder if named.is_dir() else named)
     stored.folder = config.folder  # null with resume=
     resumed: Any = OmegaConf.to_container(stored)
-    return resumed, replace(typed, before=earlier)
+    return resumed, replace(request, before=earlier)
 
 
 def _apply(key: str, stored: DictConfig, config: DictConfig, folder: Path, line: str) -> None:

@@ -5,13 +5,16 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from gptmini.configuration.overrides import key_of, quote_for_hydra, quoted
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Glob, IntervalSweep, Override
+
+from gptmini.configuration.overrides import quote_for_hydra, quoted
+from gptmini.configuration.request import key_of
 from gptmini.key_table import keys_with
 from gptmini.sweep import Space
 from gptmini.system.errors import UserError
 
 if TYPE_CHECKING:
-    from hydra.core.override_parser.types import Override
     from optuna.distributions import BaseDistribution
 
 
@@ -25,8 +28,6 @@ def space_of(params: Mapping[str, Any], typed: Sequence[str]) -> Space:
 
     Raises UserError if no key varies, or if a varied key must be the same for all runs.
     """
-    from hydra.core.override_parser.overrides_parser import OverridesParser
-
     overridden = {key_of(line) for line in typed}
     described = [
         _line(key, values) for key, values in params.items() if key_of(key) not in overridden
@@ -70,7 +71,7 @@ def _value(value: object) -> str:
     return value if is_plain else quoted(value)
 
 
-def _check(override: "Override") -> None:
+def _check(override: Override) -> None:
     key = override.key_or_group
     if key in ("resume", "folder"):
         raise UserError(
@@ -84,8 +85,7 @@ def _check(override: "Override") -> None:
         )
 
 
-def _values(override: "Override") -> "BaseDistribution":
-    from hydra.core.override_parser.types import Glob, IntervalSweep
+def _values(override: Override) -> "BaseDistribution":
     from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
     value = override.value()

@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gptmini.configuration.keys import files_of_group, groups, known_keys
-from gptmini.configuration.overrides import as_override, key_of, quoted, shown
-from gptmini.system.errors import UserError, did_you_mean
+from gptmini.configuration.overrides import as_override, quoted
+from gptmini.configuration.request import key_of
+from gptmini.runs import is_run
+from gptmini.system.errors import UserError, did_you_mean, value_text
 from gptmini.system.files import exists, expand_home
 
 SPLIT_LIST = ("]", "}", ",")  # the ends of the words into which a shell splits a list or a mapping
@@ -98,8 +100,6 @@ def _check_spaces(words: Sequence[str]) -> None:
 
 
 def _check_text(word: str, words: Sequence[str]) -> None:
-    from gptmini.runs import is_run
-
     if not _exists(word):
         raise UserError(_not_a_text(word))
     if exists(word) and is_run(Path(word)):
@@ -125,4 +125,4 @@ def _not_a_text(word: str) -> str:
     if path.name and exists(str(path.parent)) and path.parent.is_dir():
         names = [shlex.quote(str(path.with_name(other.name))) for other in path.parent.iterdir()]
     fix = did_you_mean(word, names, otherwise="quote a name with spaces")
-    return f"data.path must match a file or a folder, got {shown(word)}; {fix}"
+    return f"data.path must match a file or a folder, got {value_text(word)}; {fix}"

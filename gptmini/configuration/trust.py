@@ -7,7 +7,7 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from gptmini.configuration.keys import known_keys
-from gptmini.configuration.overrides import Typed
+from gptmini.configuration.request import Request
 from gptmini.system.errors import UserError
 from gptmini.system.files import CONFIGS
 from gptmini.system.untrusted import nodes, read_yaml
@@ -23,7 +23,7 @@ def known_nodes(folder: Path) -> Iterator[tuple[tuple, object]]:
         yield from nodes(read_yaml(file, trusted=True), above)
 
 
-def check_components(tree: dict, folder: Path, plain: dict[str, Any], typed: Typed) -> None:
+def check_components(tree: dict, folder: Path, plain: dict[str, Any], request: Request) -> None:
     """Raise UserError unless the present configuration names everything that a stored configuration would call.
 
     Hydra builds a part from its keys between underscores, such as _target_. A stored configuration may have
@@ -35,12 +35,12 @@ def check_components(tree: dict, folder: Path, plain: dict[str, Any], typed: Typ
         tree: the stored configuration.
         folder: the run's folder, which the error message names.
         plain: the composed configuration, with the parts from the command line.
-        typed: the overrides.
+        request: the overrides.
     """
     path = folder / "config.yaml"
     given = [*nodes(plain)]
-    if typed.config_dir is not None:
-        given += known_nodes(Path(typed.config_dir))
+    if request.config_dir is not None:
+        given += known_nodes(Path(request.config_dir))
     trusted = {
         (".".join(map(str, keys)), str(value)) for keys, value in (*known_nodes(CONFIGS), *given)
     }

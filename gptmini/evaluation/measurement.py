@@ -53,7 +53,7 @@ def measure(
     batch_size: int,
     on_batch: Callable[[int, int], None],
 ) -> Measurement:
-    """Evaluate a model on its device. The documents are in a row, or each document is alone after the tokenizer's bos id.
+    """Evaluate a model on its device. The documents are in a row, or each one is alone after the tokenizer's bos id.
 
     on_batch is called after each batch with the number of scored tokens and the total number of tokens.
     Raises UserError if the tokenizer does not fit the text, or if no scored token has text.

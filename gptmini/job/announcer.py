@@ -12,8 +12,9 @@ import numpy as np
 from gptmini.configuration.init_from import takes_finetune
 from gptmini.configuration.keys import user_component_overrides
 from gptmini.configuration.overrides import as_override
-from gptmini.console.printable import printable
-from gptmini.console.printing import command_line, topic_lines
+from gptmini.console.numbers import duration, rounded, with_prefix
+from gptmini.console.printing import command_line, sampling_command
+from gptmini.console.terminal import Screen
 from gptmini.job.result import callbacks_of, checkpoints_of, early_stop
 from gptmini.runs import has_checkpoint
 from gptmini.system.errors import UserError
@@ -23,7 +24,7 @@ if TYPE_CHECKING:  # importing Lightning takes seconds
     from rich.console import Console
 
     from gptmini.checkpoint import TrainingState
-    from gptmini.configuration.overrides import Typed
+    from gptmini.configuration.request import Request
     from gptmini.data import TokenStore
     from gptmini.model import GPT, GPTConfig
     from gptmini.runs import Run
@@ -50,7 +51,7 @@ class Announcer:
     """Prints lines about a run. Each line starts with a topic of at most eight letters. One or more texts follow."""
 
     def __init__(
-        self, console: "ConsoleLogger", typed: "Typed", loggers: "Sequence[Logger]"
+        self, console: "ConsoleLogger", typed: "Request", loggers: "Sequence[Logger]"
     ) -> None:
         from gptmini.training.loggers.tensorboard import EventLogger
 
@@ -245,7 +246,6 @@ class Announcer:
         trainer: "Trainer",
         reason: "StopReason",
         module: "GPTModule",
-        settings: Settings,
         run: "Run",
         *,
         seconds: float,
@@ -259,12 +259,13 @@ class Announcer:
         self._print_done(trainer, run, seconds=seconds)
         self.print_topic("losses", *self.console.final_table())
 
-        checkpoints = checkpoints_of(settings)
+        callbacks = callbacks_of(trainer)
+        checkpoints = checkpoints_of(callbacks)
         if checkpoints is not None:
             self._print_best(checkpoints.best, module)
-        for part in settings.callbacks:
-            if isinstance(part, Samples):
-                for text in part.texts:
+        for callback in callbacks:
+            if isinstance(callback, Samples):
+                for text in callback.texts:
                     self.print_topic("sample", *text.splitlines())
 
         commands = [command_line("report", str(run.folder))]
@@ -318,7 +319,7 @@ def prompt_option(store: "TokenStore") -> list[str]:
     return ["--prompt", prompt]
 
 
-def resume_command(run: "Run", typed: "Typed") -> str:
+def resume_command(run: "Run", typed: "Request") -> str:
     """Return the command that resumes a run.
 
     It repeats what adds the user's own classes, because gptmini calls no class that only a stored configuration names.
@@ -337,7 +338,7 @@ def open_announcer(
     run: "Run",
     settings: Settings,
     loggers: "Sequence[Logger]",
-    typed: "Typed",
+    typed: "Request",
 ) -> Announcer:
     """Return the announcer of a run that has started. It prints to the console and to the run's train.log."""
     from gptmini.training.loggers.console import ConsoleLogger
@@ -354,36 +355,3 @@ def open_announcer(
         if isinstance(logger, RunLogger):
             logger.on_error = partial(announcer.print_topic, logger.topic)
     return announcer
-
-
-def print_end(
-    announcer: Announcer,
-    trainer: "Trainer",
-    reason: "StopReason",
-    module: "GPTModule",
-    run: "Run",
-    *,
-    seconds: float,
-) -> None:
-    """Print how a run ended, and requeue its Slurm job if trainer.requeue is set."""
-    from gptmini.training.callbacks.samples import Samples
-
-    if reason.stopped_by is not None:
-        announcer.print_stop(reason, trainer.global_step, run)
-    else:
-        callbacks = callbacks_of(trainer)
-        checkpoints = checkpoints_of(callbacks)
-        samples = next((part for part in callbacks if isinstance(part, Samples)), None)
-        announcer.print_done(trainer, run, n_steps=trainer.global_step - run.step, seconds=seconds)
-        announcer.print_results(
-            module,
-            best=None if checkpoints is None else checkpoints.best,
-            keeps_best=checkpoints is not None,
-            samples=[] if samples is None else samples.texts,
-            folder=run.folder,
-        )
-
-    if reason.between_steps and module.settings.requeue:
-        from gptmini.training.devices.requeueing import requeue
-
-        announcer.print_topic("requeue", requeue(reason.stopped_by))

@@ -57,8 +57,8 @@ def _train(overrides: Sequence[str]) -> TrainingResult:
             "run the command gptmini train"
         )
 
-    plain, typed = resolve_configuration(composition)
+    plain, request = resolve_configuration(composition)
     with restore_logging(), Ranks(world) as ranks:
-        result = train(ranks, build_settings(plain), typed, began=began)
+        result = train(ranks, build_settings(plain), request, began=began)
     assert result is not None  # train returns None only if it launches ranks
     return result

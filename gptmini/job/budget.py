@@ -12,9 +12,10 @@ from functools import partial
 from gptmini.configuration.building import build_settings
 from gptmini.configuration.init_from import fit_context
 from gptmini.configuration.keys import is_chosen_by_experiment
-from gptmini.configuration.overrides import Typed
+from gptmini.configuration.request import Request
 from gptmini.console.progress import Progress, Watcher
 from gptmini.data import Corpus, TokenStore
+from gptmini.job.callbacks import build_callbacks
 from gptmini.job.tokens import open_corpus, open_tokens
 from gptmini.key_table import keys_with
 from gptmini.settings import seconds_of
@@ -42,11 +43,13 @@ class BudgetChooser:
     command, in seconds of time.monotonic.
     """
 
-    def __init__(self, settings: Settings, typed: Typed, watcher: Watcher, *, began: float) -> None:
+    def __init__(
+        self, settings: Settings, request: Request, watcher: Watcher, *, began: float
+    ) -> None:
         self.settings = settings
-        self.typed = typed
+        self.request = request
         self.watcher = watcher
-        self.open_keys = keys_to_choose(settings, typed)
+        self.open_keys = keys_to_choose(settings, request)
         self.deadline = began + seconds_of(settings.root.budget or 0.0) - timing.AROUND
 
     def choose(self) -> tuple[Settings, TokenStore, bool, Sequence[str]]:
@@ -69,11 +72,11 @@ class BudgetChooser:
 
         store, prepared_now = open_tokens(
             self.settings,
-            self.typed,
+            self.request,
             watcher=replace(self.watcher, on_progress=on_progress),
             corpus=corpus,
         )
-        self.settings = fit_context(self.settings, self.typed, store, self.watcher)
+        self.settings = fit_context(self.settings, self.request, store, self.watcher)
         text = Text.of(store)
         # With init_from=, the sizes of the model are fixed.
         if not rungs and any(key.startswith("model.") for key in self.open_keys):
@@ -100,6 +103,9 @@ class BudgetChooser:
                 "tokenizer.vocab_size": best.config.vocab_size,
             }
         )
+        build_callbacks(
+            self.settings
+        )  # raises UserError if the pictures do not fit the chosen model
         return rungs
 
     def _choose_steps(self, store: TokenStore, text: Text) -> float:
@@ -151,7 +157,7 @@ class BudgetChooser:
         self.watcher.on_progress(Progress(phase=phase, n_bytes=0, share=None))
 
 
-def keys_to_choose(settings: Settings, typed: Typed) -> frozenset[str]:
+def keys_to_choose(settings: Settings, request: Request) -> frozenset[str]:
     """Return the keys that budget= may choose.
 
     budget= must not change a key that an override, an experiment or the model of init_from sets. There are two
@@ -163,7 +169,7 @@ def keys_to_choose(settings: Settings, typed: Typed) -> frozenset[str]:
         group, _, name = key.partition(".")
         of_source = settings.root.init_from is not None and group in ("model", "tokenizer")
         is_duration = key in ("trainer.max_steps", "trainer.val_every_steps")
-        is_set = typed.has(key) or (not is_duration and is_chosen_by_experiment(key, typed))
+        is_set = request.has(key) or (not is_duration and is_chosen_by_experiment(key, request))
         if name in settings.plain[group] and not of_source and not is_set:
             chosen.append(key)
     return frozenset(chosen)

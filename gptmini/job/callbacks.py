@@ -1,7 +1,5 @@
 """Build the callbacks of a run, and check what needs torch, before the folder of the run and the text are opened."""
 
-from lightning import Callback
-
 from gptmini.configuration.building import build_component
 from gptmini.model.adapting import freeze
 from gptmini.model.gpt import meta_gpt
@@ -10,7 +8,7 @@ from gptmini.training.callbacks.pictures import Pictures
 from gptmini.training.callbacks.samples import Samples
 from gptmini.training.quiet import quieten_lightning
 from gptmini.training.settings import Settings
-from gptmini.training.trainer import check_callback
+from gptmini.training.trainer import Callback, check_callback
 
 
 def build_callbacks(settings: Settings) -> list[Callback]:

@@ -3,18 +3,18 @@
 import math
 
 import torch
-from rich.console import Console
 
 from gptmini.configuration.messages import advising_on_memory
-from gptmini.configuration.overrides import Typed
-from gptmini.console.progress import Progress, show_progress
-from gptmini.job.announcer import Announcer, make_console, with_prefix
+from gptmini.configuration.request import Request
+from gptmini.console.numbers import with_prefix
+from gptmini.console.progress import Progress
+from gptmini.console.terminal import Screen, make_console, show_progress
+from gptmini.job.announcer import Announcer
 from gptmini.job.callbacks import build_callbacks
 from gptmini.job.train import open_run_tokens, prepare_process
 from gptmini.model.gpt import meta_gpt
 from gptmini.runs import open_run
 from gptmini.system import hardware
-from gptmini.system.durations import duration
 from gptmini.system.errors import UserError
 from gptmini.system.process import restore_gc_and_sigint
 from gptmini.training.assembling import assemble, hardware_of
@@ -30,7 +30,7 @@ BYTES_PER_FROZEN_PARAMETER = 4
 
 
 @advising_on_memory("lower trainer.batch_size or the model's sizes")
-def dry_run(settings: Settings, typed: Typed, *, began: float) -> None:
+def dry_run(settings: Settings, request: Request, *, began: float) -> None:
     """Print what a new run would train, and how much memory and time it would need. Only its text is prepared.
 
     Raises UserError if the command would resume a run, and the same errors as job.train.train.
@@ -51,10 +51,10 @@ def dry_run(settings: Settings, typed: Typed, *, began: float) -> None:
     console = make_console(settings.root.console)
     with show_progress(console, topic="data") as watcher:
         settings, store, prepared_now, chosen = open_run_tokens(
-            settings, typed, None, watcher, began=began
+            settings, request, None, watcher, began=began
         )
         logger = ConsoleLogger(Screen(console), settings.trainer.max_steps)
-        announcer = Announcer(logger, typed, loggers=())
+        announcer = Announcer(logger, request, loggers=())
         if chosen:
             announcer.print_topic("budget", *chosen)
         model = meta_gpt(settings.model.with_vocab_size(store.tokenizer.n_vocab))
@@ -112,6 +112,8 @@ def memory_line(device: torch.device) -> str:
 
 def time_lines(module: GPTModule, seconds_a_step: float) -> list[str]:
     """Return lines with the time of the entire run, and the step at which trainer.max_time ends it."""
+    from gptmini.console.numbers import duration
+
     settings = module.settings
     n_steps = settings.max_steps
     of_validation = timing.seconds_of_validation(seconds_a_step, module)

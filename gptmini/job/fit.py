@@ -3,18 +3,16 @@
 import time
 from collections.abc import Sequence
 
-from lightning import Callback, Trainer
-from lightning.pytorch.loggers.logger import Logger
-
 from gptmini.job.loggers import finish
 from gptmini.job.result import final_status
 from gptmini.runs import Run, write_status
+from gptmini.training.callbacks.bad_steps import BadSteps
 from gptmini.training.datamodule import TokenDataModule
 from gptmini.training.devices.ranks import Ranks
 from gptmini.training.loggers.console import ConsoleLogger, StepProgress
 from gptmini.training.module import GPTModule
 from gptmini.training.stopping import Stopping, StopReason
-from gptmini.training.trainer import build_trainer
+from gptmini.training.trainer import Callback, Logger, Trainer, build_trainer
 
 
 def fit(
@@ -37,11 +35,12 @@ def fit(
     seconds_left = settings.max_seconds
     if seconds_left is not None:
         seconds_left -= time.monotonic() - began
-    stopping = Stopping(seconds_left, settings.max_bad_steps)
+    stopping = Stopping(seconds_left)
+    bad_steps = BadSteps(settings.max_bad_steps)
     trainer = build_trainer(
         module,
         run.folder,
-        callbacks=[*callbacks, stopping, *map(StepProgress, consoles)],
+        callbacks=[*callbacks, bad_steps, stopping, *map(StepProgress, consoles)],
         loggers=loggers,
         state=run.state,
         world=ranks.world,

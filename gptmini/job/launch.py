@@ -10,14 +10,15 @@ from torch.distributed.elastic.multiprocessing import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher import api
 
-from gptmini.configuration.overrides import Typed, as_override, key_of
+from gptmini.configuration.overrides import as_override
+from gptmini.configuration.request import Request, key_of
 from gptmini.system.errors import RanksFailed
 from gptmini.system.process import LAUNCHER, OUT_OF_RESOURCES, SHUTDOWN_TIMEOUT
-from gptmini.training.stopping import stop_signals
+from gptmini.system.signals import stop_signals
 from gptmini.training.trainer_settings import TrainerSettings
 
 
-def start_ranks(settings: TrainerSettings, folder: str | None, typed: Typed) -> None:
+def start_ranks(settings: TrainerSettings, folder: str | None, request: Request) -> None:
     """Start gptmini train once for each device of this machine, and wait for these ranks.
 
     Each rank has its own session, so Ctrl-C in the terminal reaches only this process, which passes the signal on. A
@@ -45,11 +46,11 @@ def start_ranks(settings: TrainerSettings, folder: str | None, typed: Typed) -> 
         ),
         sys.executable,
     )
-    arguments = [line for line in typed.overrides if key_of(line) != "folder"]
+    arguments = [line for line in request.overrides if key_of(line) != "folder"]
     if folder is not None:
         arguments.append(as_override("folder", folder))
-    if typed.config_dir is not None:
-        arguments += ["--config-dir", str(Path(typed.config_dir).absolute())]
+    if request.config_dir is not None:
+        arguments += ["--config-dir", str(Path(request.config_dir).absolute())]
     # The launcher logs its own lines about each signal and each killed rank.
     disabled_before = logging.root.manager.disable
     logging.disable(logging.ERROR)

@@ -4,8 +4,6 @@ import inspect
 from collections.abc import Sequence
 from functools import partial
 
-from lightning.pytorch.loggers.logger import Logger
-
 from gptmini.configuration.building import build_component
 from gptmini.report.tables import comparison, config_table, data_card, model_table
 from gptmini.runs import Run
@@ -14,6 +12,7 @@ from gptmini.training.loggers.logger import MetricsLogger, RunLogger
 from gptmini.training.loggers.tensorboard import EventLogger
 from gptmini.training.module import GPTModule
 from gptmini.training.settings import Settings
+from gptmini.training.trainer import Logger
 
 
 def build_loggers(settings: Settings, run: Run) -> list[Logger]:

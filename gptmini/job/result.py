@@ -7,15 +7,13 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from lightning import Callback, Trainer
-
 from gptmini.configuration.messages import exit_code_of, explain
-from gptmini.console.printable import printable
-from gptmini.console.printing import topic_lines
+from gptmini.console.printing import print_lines, topic_lines
 from gptmini.runs import Run, RunStatus, write_status
 from gptmini.training.callbacks.checkpoints import Best, RunCheckpoints
 from gptmini.training.module import GPTModule
 from gptmini.training.stopping import StopReason
+from gptmini.training.trainer import Callback, Trainer
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from gptmini.configuration.building import build_component, target_class
 from gptmini.configuration.messages import advising_on_memory
-from gptmini.configuration.overrides import Typed
+from gptmini.configuration.request import Request
 from gptmini.console.progress import Watcher
 from gptmini.data import Corpus, TokenStore, find_prepared, prepare
 from gptmini.loading import builder_of, of_model
@@ -14,7 +14,7 @@ from gptmini.tokenizer import from_dict
 from gptmini.training.settings import TextSettings
 
 if TYPE_CHECKING:  # gptmini prepare does not need torch
-    from gptmini.checkpoint.training_state import TrainingState
+    from gptmini.checkpoint import TrainingState
 
 
 def open_corpus(settings: TextSettings) -> Corpus:
@@ -30,7 +30,7 @@ def open_corpus(settings: TextSettings) -> Corpus:
 @advising_on_memory("lower num_workers, or tokenizer.train_bytes if a tokenizer is trained")
 def open_tokens(
     settings: TextSettings,
-    typed: Typed,
+    request: Request,
     state: "TrainingState | None" = None,
     *,
     watcher: Watcher | None = None,
@@ -43,7 +43,7 @@ def open_tokens(
     already. The watcher receives the progress and notes. Raises UserError if the text cannot be read.
     """
     watcher = watcher or Watcher()
-    if state is not None and not typed.has("data_dir"):
+    if state is not None and not request.has("data_dir"):
         prepared = find_prepared(state.data_folder, state.path)
         if (prepared / "meta.json").is_file():
             return TokenStore(prepared), False

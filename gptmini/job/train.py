@@ -11,18 +11,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from lightning import Callback
 
-from gptmini.checkpoint.file import read_checkpoint
-from gptmini.checkpoint.training_state import TrainingState
+from gptmini.checkpoint import TrainingState, read_checkpoint
 from gptmini.configuration.building import as_yaml, build_settings
 from gptmini.configuration.init_from import fit_context
 from gptmini.configuration.messages import advising_on_memory
-from gptmini.configuration.overrides import Typed
-from gptmini.console.printing import command_line, print_topic
-from gptmini.console.progress import Watcher, show_progress
+from gptmini.configuration.request import Request
+from gptmini.console.printing import print_topic, sampling_command
+from gptmini.console.progress import Watcher
+from gptmini.console.terminal import make_console, show_progress
 from gptmini.data import TokenStore
-from gptmini.job.announcer import make_console, open_announcer, print_end
+from gptmini.job.announcer import open_announcer
 from gptmini.job.budget import BudgetChooser
 from gptmini.job.callbacks import build_callbacks
 from gptmini.job.epochs import steps_for_epochs
@@ -37,12 +36,16 @@ from gptmini.system.process import mute, restore_gc_and_sigint
 from gptmini.tokenizer import from_dict
 from gptmini.training.assembling import assemble, hardware_of, restore_callbacks
 from gptmini.training.devices.ranks import Ranks
+from gptmini.training.devices.requeueing import requeue
 from gptmini.training.loggers.logger import RunLogger
 from gptmini.training.settings import Settings
+from gptmini.training.trainer import Callback
 
 
 @advising_on_memory("lower trainer.batch_size or the model's sizes")
-def train(ranks: Ranks, settings: Settings, typed: Typed, *, began: float) -> TrainingResult | None:
+def train(
+    ranks: Ranks, settings: Settings, request: Request, *, began: float
+) -> TrainingResult | None:
     """Train a new run, or resume a run, as its settings say. The first rank calls this function.
 
     If several devices are requested and no launcher has started their ranks, launch the ranks here and return None.
@@ -55,7 +58,7 @@ def train(ranks: Ranks, settings: Settings, typed: Typed, *, began: float) -> Tr
     restore_gc_and_sigint()
     root = settings.root
     if settings.trainer.n_ranks > ranks.world.size:
-        start_ranks(settings.trainer, root.folder, typed)
+        start_ranks(settings.trainer, root.folder, request)
         return None
 
     prepare_process(settings)
@@ -64,14 +67,14 @@ def train(ranks: Ranks, settings: Settings, typed: Typed, *, began: float) -> Tr
         if run.is_complete(settings.trainer.max_steps, resume_given=root.folder is None):
             ranks.broadcast(None)
             return _print_complete(run, settings, callbacks)
-        return _train(ranks, run, settings, typed, callbacks, began=began)
+        return _train(ranks, run, settings, request, callbacks, began=began)
 
 
 def _train(
     ranks: Ranks,
     run: Run,
     settings: Settings,
-    typed: Typed,
+    request: Request,
     callbacks: Sequence[Callback],
     *,
     began: float,
@@ -80,7 +83,7 @@ def _train(
     console = make_console(settings.root.console)
     with show_progress(console, topic="data") as watcher:
         settings, store, prepared_now, chosen = open_run_tokens(
-            settings, typed, run.state, watcher, began=began
+            settings, request, run.state, watcher, began=began
         )
     module, data = assemble(settings, store, run.state, callbacks)
 
@@ -91,25 +94,27 @@ def _train(
         if not isinstance(logger, RunLogger):
             # Start the logger. It may require a login, and a run that cannot start must not appear in the table.
             getattr(logger, "experiment", None)
-    run.begin(as_yaml(settings.stored), typed.in_all_starts())
+    run.begin(as_yaml(settings.stored), request.in_all_starts())
     with recording_failure(run, module, began=began):
         ranks.broadcast(plan_of(run, settings, store))
 
-        announcer = open_announcer(console, run, settings, loggers, typed)
+        announcer = open_announcer(console, run, settings, loggers, request)
         if chosen:
             announcer.print_topic("budget", *chosen)
         log_setup(loggers, settings, module, run)
         announcer.print_start(run, module, settings, prepared_now=prepared_now)
         loggers = [*loggers, announcer.console]
         trainer, reason = fit(ranks, module, data, run, callbacks, loggers, began=began)
-    print_end(announcer, trainer, reason, module, run, seconds=time.monotonic() - began)
+    announcer.print_end(trainer, reason, module, run, seconds=time.monotonic() - began)
+    if reason.between_steps and settings.trainer.requeue:
+        announcer.print_topic("requeue", requeue(reason.stopped_by))
     reason.call_original_handler()
     return result_of(trainer, reason, run)
 
 
 def open_run_tokens(
     settings: Settings,
-    typed: Typed,
+    request: Request,
     state: TrainingState | None,
     watcher: Watcher,
     *,
@@ -120,9 +125,9 @@ def open_run_tokens(
     Return the settings of the run, its tokens, whether this call prepared them, and lines about the choice of budget=.
     """
     if settings.root.budget is not None and settings.root.resume is None:
-        return BudgetChooser(settings, typed, watcher, began=began).choose()
-    store, prepared_now = open_tokens(settings, typed, state, watcher=watcher)
-    settings = fit_context(settings, typed, store, watcher)
+        return BudgetChooser(settings, request, watcher, began=began).choose()
+    store, prepared_now = open_tokens(settings, request, state, watcher=watcher)
+    settings = fit_context(settings, request, store, watcher)
     changes = steps_for_epochs(settings, store)
     if changes:
         settings = build_settings(settings.plain, changes)

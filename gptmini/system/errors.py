@@ -3,6 +3,11 @@
 import difflib
 from collections.abc import Iterable, Sequence
 
+# Maximum number of characters of a value in an error message. A longer value is cut.
+LONGEST_VALUE = 80
+# Some values as Python writes them, and as YAML writes them.
+YAML_NAMES = {"None": "null", "True": "true", "False": "false"}
+
 
 class UserError(ValueError):
     """A mistake that the user can fix.
@@ -36,6 +41,12 @@ class RanksFailed(UserError):
         super().__init__(reason if killed else "its ranks printed the error")
         self.code = code
         self.is_printed = not killed
+
+
+def value_text(value: object) -> str:
+    """Return the text of a value for an error message: Python's repr, but 'null', 'true' and 'false' as in YAML."""
+    text = YAML_NAMES.get(repr(value), repr(value))
+    return text if len(text) <= LONGEST_VALUE else f"{text[:LONGEST_VALUE]}..."
 
 
 def similar(name: str, options: Iterable[str], cutoff: float = 0.6) -> str:

@@ -1,5 +1,7 @@
 """Options, experiments and components: gptmini's own, the user's, and those on the command line."""
 
+import copy
+import pickle
 import re
 import shlex
 from pathlib import Path
@@ -65,10 +67,24 @@ def test_every_option_composes_and_fits_its_class(group, option):
 
     chosen = [f"{group}={option}", *NEEDED.get(option, [])]
     composition = compose("train", chosen)
-    assert composition.typed.choices[group] == option
+    assert composition.request.choices[group] == option
     build_settings(composition.plain())
     if group == "experiment":
         assert compose("train", [*chosen, "callbacks=none", "data=text"])[0].callbacks == {}
+
+
+@pytest.mark.parametrize("experiment", ["smoke", "finetune"])
+def test_settings_can_be_copied_compared_and_printed_and_building_them_changes_nothing(experiment):
+    plain = compose("train", [f"experiment={experiment}", *NEEDED.get(experiment, [])]).plain()
+    before = copy.deepcopy(plain)
+    settings = build_settings(plain)
+    again = pickle.loads(pickle.dumps(settings))
+    assert (again, repr(again)) == (settings, repr(settings))
+
+    wider = build_settings(plain, {"model.d_model": 8 * plain["model"]["d_model"]})
+    assert wider != settings
+    assert (wider.model.d_model, wider.root) == (8 * settings.model.d_model, settings.root)
+    assert plain == before
 
 
 @pytest.mark.parametrize(
