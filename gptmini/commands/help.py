@@ -8,7 +8,7 @@ import yaml
 
 from gptmini.configuration.compose import Composition
 from gptmini.configuration.keys import files_of_group, known_keys, option_files, unknown_key
-from gptmini.configuration.request import Request, key_of
+from gptmini.configuration.request import UserRequest, key_of
 from gptmini.console.printing import print_lines
 from gptmini.console.table import aligned
 from gptmini.key_table import keys_with
@@ -62,7 +62,7 @@ def show_help(command: str, composition: Composition, keys: Sequence[str] = ()) 
         print_lines(*lines)
 
 
-def _options(groups: Sequence[str], request: Request) -> Iterator[str]:
+def _options(groups: Sequence[str], request: UserRequest) -> Iterator[str]:
     rows = []
     for group in groups:
         names = sorted(file.stem for file in files_of_group(group, request.config_dir))
@@ -70,7 +70,7 @@ def _options(groups: Sequence[str], request: Request) -> Iterator[str]:
     yield from aligned(rows)
 
 
-def _group(group: str, request: Request) -> Iterator[str]:
+def _group(group: str, request: UserRequest) -> Iterator[str]:
     files = sorted(files_of_group(group, request.config_dir), key=lambda file: file.stem)
     yield from aligned([(f"{group}={file.stem}", _purpose(file)) for file in files])
     for file in option_files(group, request.choices[group], request.config_dir):
@@ -83,7 +83,7 @@ def _purpose(file: Path) -> str:
     return first.removeprefix("# ") if first.startswith("#") else ""
 
 
-def _key_of_group(group: str, key: str, request: Request) -> Iterator[str]:
+def _key_of_group(group: str, key: str, request: UserRequest) -> Iterator[str]:
     """Yield the lines of a key in the files of the chosen option, or else of each other option that has the key."""
     chosen = request.choices[group]
     for option in (chosen, *known_keys().get(f"{group}.{key}", ())):

@@ -65,8 +65,7 @@ def run_hydra_command(
         elif flags.multirun:
             if world.launcher is not None:
                 raise UserError(
-                    f"-m starts several runs, but {world.launcher} launches a single run; use gptmini sweep instead "
-                    "of -m"
+                    f"-m starts several runs, but {world.launcher} launches one; use gptmini sweep"
                 )
             _run_jobs(command, flags, job)
         else:
@@ -189,8 +188,8 @@ def _check_jobs_differ(overrides: Sequence[str]) -> None:
         key, value = key_of(line), line.partition("=")[2]
         if key in ("folder", "resume") and "," not in value and "${" not in value:
             raise UserError(
-                f"{line} names a single run, but -m starts several runs; leave out -m, or give each run its own "
-                "folder, such as folder=runs/mine/${hydra:job.num}"
+                f"{line} names a single run, but -m starts several; give each a folder, such as "
+                "folder=runs/mine/${hydra:job.num}"
             )
         # If a path is a folder but not the folder of a run, it means the latest run in this folder.
         place = Path(value).expanduser()

@@ -125,8 +125,7 @@ def _trainer_settings(plain: Mapping[str, Any]) -> tuple[TrainerSettings, list[s
     notes = []
     if fitting != wanted:
         notes.append(
-            f"trainer.batch_size={wanted} does not divide the {share} sequences per step of each of the "
-            f"{placed.n_ranks} devices; using trainer.batch_size={fitting} instead"
+            f"trainer.batch_size={wanted} does not divide the {share} sequences of a device; using {fitting}"
         )
     return replace(placed, batch_size=fitting), notes
 

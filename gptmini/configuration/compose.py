@@ -12,7 +12,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from gptmini.configuration.keys import root_keys, unknown_root_key
 from gptmini.configuration.overrides import quote_for_hydra, quoted
-from gptmini.configuration.request import Request
+from gptmini.configuration.request import UserRequest
 from gptmini.system.errors import UserError, value_text
 from gptmini.system.files import CONFIGS
 
@@ -21,7 +21,7 @@ class Composition(NamedTuple):
     """The configuration that Hydra composed for one job, and the job's overrides."""
 
     config: DictConfig
-    request: Request
+    request: UserRequest
 
     def value(self, key: str) -> Any:
         """Return the value of a dotted key, or None if the key is unknown."""
@@ -58,8 +58,8 @@ def check_root(config: DictConfig, command: str) -> None:
         is_group = (CONFIGS / str(key)).is_dir()
         if is_group and not OmegaConf.is_dict(value):
             raise UserError(
-                f"{key} must be a mapping, got {value_text(value)}; to choose an option, write {key}=NAME on the "
-                f"command line, or defaults: [override /{key}: NAME] in a file"
+                f"{key} must be a mapping, got {value_text(value)}; write {key}=NAME, or in a file "
+                f"defaults: [override /{key}: NAME]"
             )
     for key in sorted(known - {str(key) for key in config}):
         if (CONFIGS / key).is_dir():
@@ -67,12 +67,12 @@ def check_root(config: DictConfig, command: str) -> None:
             raise UserError(f"cannot remove the group {key}; write {key}={option}")
 
 
-def request_of_job(config_dir: str | None) -> Request:
+def request_of_job(config_dir: str | None) -> UserRequest:
     """Return the overrides of the job that Hydra is running."""
     hydra_config = HydraConfig.get()
     # Do not resolve interpolations, because the key that an interpolation names may not exist.
     overrides: Any = OmegaConf.to_container(hydra_config.overrides.task, resolve=False)
-    return Request(
+    return UserRequest(
         overrides=overrides,
         choices=dict(hydra_config.runtime.choices),
         config_dir=config_dir,
@@ -102,4 +102,6 @@ def compose(command: str, overrides: Sequence[str], config_dir: str | None = Non
     with open_dict(config):
         del config["hydra"]
     check_root(config, command)
-    return Composition(config, Request(overrides=readable, choices=choices, config_dir=config_dir))
+    return Composition(
+        config, UserRequest(overrides=readable, choices=choices, config_dir=config_dir)
+    )

@@ -9,7 +9,7 @@ from omegaconf import OmegaConf
 from gptmini.configuration.building import build_component, build_settings, target_class
 from gptmini.configuration.compose import compose
 from gptmini.configuration.keys import is_chosen_by_experiment, is_requested
-from gptmini.configuration.request import Request, key_of
+from gptmini.configuration.request import UserRequest, key_of
 from gptmini.console.progress import Watcher
 from gptmini.data import TokenStore
 from gptmini.key_table import keys_with
@@ -25,7 +25,7 @@ OF_MODEL = "gptmini.loading.OfModelSettings"
 MUON = "MuonSettings"
 
 
-def with_source(plain: Mapping[str, Any], request: Request) -> dict[str, Any]:
+def with_source(plain: Mapping[str, Any], request: UserRequest) -> dict[str, Any]:
     """Return a configuration with the sizes, the tokenizer and the path of the model that init_from names.
 
     If takes_finetune returns True, it also has the optimizer and the warm-up of experiment=finetune. Overrides keep
@@ -35,8 +35,8 @@ def with_source(plain: Mapping[str, Any], request: Request) -> dict[str, Any]:
     tokenizer = Component("tokenizer", plain["tokenizer"])
     if is_requested("tokenizer", request) and not _makes_tokenizer_of(source, tokenizer):
         raise UserError(
-            f"the tokenizer must be the tokenizer of init_from={source.path}; leave out tokenizer=; if an experiment "
-            f"sets the tokenizer, add tokenizer=of_model tokenizer.path={source.path}"
+            f"the tokenizer must be that of init_from={source.path}; leave out tokenizer=, or add "
+            f"tokenizer=of_model tokenizer.path={source.path}"
         )
     path = str(source.path)
     config = OmegaConf.create(dict(plain))
@@ -50,11 +50,12 @@ def with_source(plain: Mapping[str, Any], request: Request) -> dict[str, Any]:
         config.optimizer = finetune.optimizer
         if not is_chosen_by_experiment("schedule", request):
             config.schedule = finetune.schedule
-    resolved: Any = OmegaConf.to_container(config, resolve=True)
-    return resolved
+        OmegaConf.resolve(config)
+    tuned: Any = OmegaConf.to_container(config)
+    return tuned
 
 
-def takes_finetune(optimizer: str | None, request: Request) -> bool:
+def takes_finetune(optimizer: str | None, request: UserRequest) -> bool:
     """Whether a run takes optimizer, rate and warm-up of experiment=finetune. Muon's rates destroy weights of others.
 
     The argument optimizer is the optimizer of a ModelSource. A key such as optimizer.lr does not choose an optimizer.
@@ -65,7 +66,7 @@ def takes_finetune(optimizer: str | None, request: Request) -> bool:
 
 
 def fit_context(
-    settings: Settings, request: Request, store: TokenStore, watcher: Watcher
+    settings: Settings, request: UserRequest, store: TokenStore, watcher: Watcher
 ) -> Settings:
     """Return the settings of a new run with the longest context of its initial weights that the text allows.
 
@@ -102,7 +103,9 @@ def _makes_tokenizer_of(source: ModelSource, component: Component) -> bool:
     return identity_of(tokenizer.to_dict()) == identity_of(source.tokenizer.to_dict())
 
 
-def _sizes(requested: Mapping[str, Any], request: Request, source: ModelSource) -> dict[str, Any]:
+def _sizes(
+    requested: Mapping[str, Any], request: UserRequest, source: ModelSource
+) -> dict[str, Any]:
     sizes = asdict(source.config)
     del sizes["vocab_size"]
     as_in = f"as in init_from={source.path}"

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
-from gptmini.configuration.request import Request, key_of
+from gptmini.configuration.request import UserRequest, key_of
 from gptmini.system.errors import similar
 from gptmini.system.files import CONFIGS
 from gptmini.system.untrusted import read_yaml
@@ -133,7 +133,7 @@ def unknown_root_key(key: str) -> str:
     return unknown_key(key)
 
 
-def chosen_by_experiment(request: Request) -> set[str]:
+def chosen_by_experiment(request: UserRequest) -> set[str]:
     """Return the keys that the chosen experiment sets, and the groups for which it chooses an option."""
     chosen = set()
     for file in option_files("experiment", request.choices.get("experiment"), request.config_dir):
@@ -175,14 +175,14 @@ def _keys_of(tree: object, prefix: str) -> Iterator[str]:
             yield from _keys_of(value, f"{prefix}{name}.")
 
 
-def is_requested(key: str, request: Request) -> bool:
+def is_requested(key: str, request: UserRequest) -> bool:
     """Whether the command line or the experiment sets a key of the model or the tokenizer. Defaults do not count."""
     group = key.partition(".")[0]
     is_overridden = request.has(key) or f"{group}={request.choices[group]}" in request.overrides
     return is_overridden or is_chosen_by_experiment(key, request)
 
 
-def is_chosen_by_experiment(key: str, request: Request) -> bool:
+def is_chosen_by_experiment(key: str, request: UserRequest) -> bool:
     """Whether the experiment sets a key, or chooses the option of its group."""
     group = key.partition(".")[0]
     return any(

@@ -87,10 +87,7 @@ def _sentence(error: BaseException, key: str = "") -> str | None:
         notes = getattr(error, "__notes__", None) or ["use a machine with more memory"]
         return f"out of memory; {notes[0]}"
     if lost_a_rank(error):
-        return (
-            "another rank ended, or it did not answer within trainer.timeout seconds; "
-            "resume the run from its latest checkpoint"
-        )
+        return "another rank ended or did not answer within trainer.timeout seconds; resume the run"
     if isinstance(error, OSError):
         place = error.filename or ("the disk" if error.errno == errno.ENOSPC else "input or output")
         if error.errno == errno.ENOLCK:

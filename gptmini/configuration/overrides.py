@@ -60,8 +60,7 @@ def quote_for_hydra(overrides: Sequence[str], *, multirun: bool = False) -> list
             is_meant = not has_spaces and (multirun or is_one)
         elif is_sweep and not multirun:
             raise UserError(
-                f"{line} has several values; use gptmini sweep or -m to train one run for each, or write a decimal "
-                "point instead of a comma"
+                f"{line} has several values; use gptmini sweep or -m, or a decimal point instead of the comma"
             )
         else:
             is_meant = True

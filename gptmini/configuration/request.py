@@ -10,7 +10,7 @@ def key_of(line: str) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request:
+class UserRequest:
     """The command-line overrides of one run. Hydra composes the configuration from these overrides."""
 
     overrides: Sequence[str] = ()  # each is KEY=VALUE or GROUP=NAME in Hydra's grammar

@@ -17,7 +17,7 @@ from omegaconf import DictConfig, OmegaConf
 from gptmini.configuration.building import root_settings
 from gptmini.configuration.compose import Composition
 from gptmini.configuration.keys import groups, is_user_component, user_component_overrides
-from gptmini.configuration.request import Request, key_of
+from gptmini.configuration.request import UserRequest, key_of
 from gptmini.configuration.trust import check_components
 from gptmini.key_table import keys_with
 from gptmini.runs import find_run, has_checkpoint, is_run, named_run, read_config
@@ -27,7 +27,7 @@ from gptmini.system.errors import UserError, value_text
 RETIRED = ("callbacks.pictures.embedding_tokens", "callbacks.overfitting")
 
 
-def resolve_configuration(composition: Composition) -> tuple[dict[str, Any], Request]:
+def resolve_configuration(composition: Composition) -> tuple[dict[str, Any], UserRequest]:
     """Return the configuration of a new or resumed run as plain values, and all its overrides so far.
 
     If resume= or folder= names a run to resume, this is the stored configuration with the new overrides, and the key
@@ -54,7 +54,7 @@ def resolve_configuration(composition: Composition) -> tuple[dict[str, Any], Req
     return plain, request
 
 
-def _default_name(data: Mapping[str, Any], request: Request) -> str:
+def _default_name(data: Mapping[str, Any], request: UserRequest) -> str:
     """Return the name of the experiment or the text."""
     experiment = request.choices.get("experiment")
     path = data.get("path")
@@ -86,8 +86,8 @@ def _run_to_resume(resume: str | None, folder: str | None) -> Path | None:
 
 
 def _stored_configuration(
-    named: Path, plain: dict[str, Any], request: Request
-) -> tuple[dict[str, Any], Request]:
+    named: Path, plain: dict[str, Any], request: UserRequest
+) -> tuple[dict[str, Any], UserRequest]:
     folder = find_run(named)
     tree, earlier = read_config(folder, to_go_on=True)
     if "data" not in tree:  # an imported model

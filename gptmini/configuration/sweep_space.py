@@ -48,7 +48,7 @@ def space_of(params: Mapping[str, Any], typed: Sequence[str]) -> Space:
 
     if not dimensions:
         raise UserError(
-            "a sweep must vary at least one key; write optimizer.lr=0.01,0.02, or sweep=NAME to use a space from a file"
+            "a sweep must vary a key; write optimizer.lr=0.01,0.02, or sweep=NAME for a space from a file"
         )
     return Space(
         dimensions,

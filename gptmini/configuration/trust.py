@@ -7,7 +7,7 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from gptmini.configuration.keys import known_keys
-from gptmini.configuration.request import Request
+from gptmini.configuration.request import UserRequest
 from gptmini.system.errors import UserError
 from gptmini.system.files import CONFIGS
 from gptmini.system.untrusted import nodes, read_yaml
@@ -23,7 +23,7 @@ def known_nodes(folder: Path) -> Iterator[tuple[tuple, object]]:
         yield from nodes(read_yaml(file, trusted=True), above)
 
 
-def check_components(tree: dict, folder: Path, plain: dict[str, Any], request: Request) -> None:
+def check_components(tree: dict, folder: Path, plain: dict[str, Any], request: UserRequest) -> None:
     """Raise UserError unless the present configuration names everything that a stored configuration would call.
 
     Hydra builds a part from its keys between underscores, such as _target_. A stored configuration may have
@@ -59,8 +59,8 @@ def check_components(tree: dict, folder: Path, plain: dict[str, Any], request: R
         is_of_hydra = name.startswith("_") and name.endswith("_")
         if is_of_hydra and (f"{part}.{name}", str(value)) not in trusted:
             raise UserError(
-                f"{path} sets {part}.{name} to {value}; gptmini does not call what only this file names; "
-                f"to call your own class, give +{part}=... or --config-dir again"
+                f"{path} sets {part}.{name} to {value}, which only this file names; to call it, add "
+                f"+{part}=... or --config-dir again"
             )
         is_argument = keys[0] == "logger" and len(keys) == 3 and not is_of_hydra
         if is_argument and (keys[1], tree["logger"][keys[1]]) not in own_loggers:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:  # importing Lightning takes seconds
     from rich.console import Console
 
     from gptmini.checkpoint import TrainingState
-    from gptmini.configuration.request import Request
+    from gptmini.configuration.request import UserRequest
     from gptmini.data import TokenStore
     from gptmini.model import GPT, GPTConfig
     from gptmini.runs import Run
@@ -51,7 +51,7 @@ class Announcer:
     """Prints lines about a run. Each line starts with a topic of at most eight letters. One or more texts follow."""
 
     def __init__(
-        self, console: "ConsoleLogger", typed: "Request", loggers: "Sequence[Logger]"
+        self, console: "ConsoleLogger", typed: "UserRequest", loggers: "Sequence[Logger]"
     ) -> None:
         from gptmini.training.loggers.tensorboard import EventLogger
 
@@ -319,7 +319,7 @@ def prompt_option(store: "TokenStore") -> list[str]:
     return ["--prompt", prompt]
 
 
-def resume_command(run: "Run", typed: "Request") -> str:
+def resume_command(run: "Run", typed: "UserRequest") -> str:
     """Return the command that resumes a run.
 
     It repeats what adds the user's own classes, because gptmini calls no class that only a stored configuration names.
@@ -338,7 +338,7 @@ def open_announcer(
     run: "Run",
     settings: Settings,
     loggers: "Sequence[Logger]",
-    typed: "Request",
+    typed: "UserRequest",
 ) -> Announcer:
     """Return the announcer of a run that has started. It prints to the console and to the run's train.log."""
     from gptmini.training.loggers.console import ConsoleLogger

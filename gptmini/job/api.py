@@ -53,8 +53,7 @@ def _train(overrides: Sequence[str]) -> TrainingResult:
     devices = composition.value("trainer.devices")
     if devices not in (1, "auto"):
         raise UserError(
-            f"trainer.devices must be 1 in gptmini.train, got {devices}; to use more devices, "
-            "run the command gptmini train"
+            f"trainer.devices must be 1 in gptmini.train, got {devices}; for more, run the command gptmini train"
         )
 
     plain, request = resolve_configuration(composition)

@@ -12,7 +12,7 @@ from functools import partial
 from gptmini.configuration.building import build_settings
 from gptmini.configuration.init_from import fit_context
 from gptmini.configuration.keys import is_chosen_by_experiment
-from gptmini.configuration.request import Request
+from gptmini.configuration.request import UserRequest
 from gptmini.console.progress import Progress, Watcher
 from gptmini.data import Corpus, TokenStore
 from gptmini.job.callbacks import build_callbacks
@@ -44,7 +44,7 @@ class BudgetChooser:
     """
 
     def __init__(
-        self, settings: Settings, request: Request, watcher: Watcher, *, began: float
+        self, settings: Settings, request: UserRequest, watcher: Watcher, *, began: float
     ) -> None:
         self.settings = settings
         self.request = request
@@ -157,7 +157,7 @@ class BudgetChooser:
         self.watcher.on_progress(Progress(phase=phase, n_bytes=0, share=None))
 
 
-def keys_to_choose(settings: Settings, request: Request) -> frozenset[str]:
+def keys_to_choose(settings: Settings, request: UserRequest) -> frozenset[str]:
     """Return the keys that budget= may choose.
 
     budget= must not change a key that an override, an experiment or the model of init_from sets. There are two

@@ -5,7 +5,7 @@ import math
 import torch
 
 from gptmini.configuration.messages import advising_on_memory
-from gptmini.configuration.request import Request
+from gptmini.configuration.request import UserRequest
 from gptmini.console.numbers import with_prefix
 from gptmini.console.progress import Progress
 from gptmini.console.terminal import Screen, make_console, show_progress
@@ -30,7 +30,7 @@ BYTES_PER_FROZEN_PARAMETER = 4
 
 
 @advising_on_memory("lower trainer.batch_size or the model's sizes")
-def dry_run(settings: Settings, request: Request, *, began: float) -> None:
+def dry_run(settings: Settings, request: UserRequest, *, began: float) -> None:
     """Print what a new run would train, and how much memory and time it would need. Only its text is prepared.
 
     Raises UserError if the command would resume a run, and the same errors as job.train.train.

@@ -11,14 +11,14 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher import api
 
 from gptmini.configuration.overrides import as_override
-from gptmini.configuration.request import Request, key_of
+from gptmini.configuration.request import UserRequest, key_of
 from gptmini.system.errors import RanksFailed
 from gptmini.system.process import LAUNCHER, OUT_OF_RESOURCES, SHUTDOWN_TIMEOUT
 from gptmini.system.signals import stop_signals
 from gptmini.training.trainer_settings import TrainerSettings
 
 
-def start_ranks(settings: TrainerSettings, folder: str | None, request: Request) -> None:
+def start_ranks(settings: TrainerSettings, folder: str | None, request: UserRequest) -> None:
     """Start gptmini train once for each device of this machine, and wait for these ranks.
 
     Each rank has its own session, so Ctrl-C in the terminal reaches only this process, which passes the signal on. A

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from gptmini.configuration.building import build_component, target_class
 from gptmini.configuration.messages import advising_on_memory
-from gptmini.configuration.request import Request
+from gptmini.configuration.request import UserRequest
 from gptmini.console.progress import Watcher
 from gptmini.data import Corpus, TokenStore, find_prepared, prepare
 from gptmini.loading import builder_of, of_model
@@ -30,7 +30,7 @@ def open_corpus(settings: TextSettings) -> Corpus:
 @advising_on_memory("lower num_workers, or tokenizer.train_bytes if a tokenizer is trained")
 def open_tokens(
     settings: TextSettings,
-    request: Request,
+    request: UserRequest,
     state: "TrainingState | None" = None,
     *,
     watcher: Watcher | None = None,
@@ -58,8 +58,8 @@ def open_tokens(
     wanted = getattr(settings.tokenizer, "vocab_size", None)
     if is_new and wanted is not None and store.tokenizer.n_vocab < wanted:
         watcher.on_note(
-            f"the vocabulary has only {store.tokenizer.n_vocab:,} tokens instead of tokenizer.vocab_size={wanted}, "
-            "because the text has no more pairs to merge"
+            f"the vocabulary has {store.tokenizer.n_vocab:,} tokens instead of tokenizer.vocab_size={wanted}: "
+            "the text has no more pairs to merge"
         )
     return store, is_new
 

@@ -16,7 +16,7 @@ from gptmini.checkpoint import TrainingState, read_checkpoint
 from gptmini.configuration.building import as_yaml, build_settings
 from gptmini.configuration.init_from import fit_context
 from gptmini.configuration.messages import advising_on_memory
-from gptmini.configuration.request import Request
+from gptmini.configuration.request import UserRequest
 from gptmini.console.printing import print_topic, sampling_command
 from gptmini.console.progress import Watcher
 from gptmini.console.terminal import make_console, show_progress
@@ -44,7 +44,7 @@ from gptmini.training.trainer import Callback
 
 @advising_on_memory("lower trainer.batch_size or the model's sizes")
 def train(
-    ranks: Ranks, settings: Settings, request: Request, *, began: float
+    ranks: Ranks, settings: Settings, request: UserRequest, *, began: float
 ) -> TrainingResult | None:
     """Train a new run, or resume a run, as its settings say. The first rank calls this function.
 
@@ -74,7 +74,7 @@ def _train(
     ranks: Ranks,
     run: Run,
     settings: Settings,
-    request: Request,
+    request: UserRequest,
     callbacks: Sequence[Callback],
     *,
     began: float,
@@ -114,7 +114,7 @@ def _train(
 
 def open_run_tokens(
     settings: Settings,
-    request: Request,
+    request: UserRequest,
     state: TrainingState | None,
     watcher: Watcher,
     *,

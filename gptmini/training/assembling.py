@@ -93,9 +93,7 @@ def _check_state(
         raise UserError("the model or the tokenizer of the checkpoint differs from config.yaml")
     if state.data_fingerprint != store.fingerprint:
         raise UserError(
-            f"the tokens in {store.folder} are not the tokens that the run started with, because the text has "
-            "changed or this version of gptmini reads or encodes the text differently; restore the text or the "
-            f"folder {state.data_folder}"
+            f"the tokens in {store.folder} differ from the tokens of the run; restore the text or {state.data_folder}"
         )
     if state.step > settings.max_steps:
         raise UserError(

@@ -133,7 +133,7 @@ def check_callback(key: str, callback: object) -> Callback:
         torch.load(file, weights_only=True)
     except Exception as error:  # the values belong to the user, so catch any class of error
         raise UserError(
-            f"cannot save the state of {type(callback).__name__} in a checkpoint: "
-            f"{type(error).__name__}; its state_dict must return only tensors and plain values"
+            f"cannot save the state of {type(callback).__name__} in a checkpoint: {type(error).__name__}; "
+            "its state_dict must return tensors and plain values"
         ) from None
     return callback

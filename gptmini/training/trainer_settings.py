@@ -63,8 +63,8 @@ class TrainerSettings:
         """
         if world.tasks_without_srun > 1 and self.devices == "auto":
             raise UserError(
-                f"this Slurm job has {world.tasks_without_srun} tasks, but gptmini was started without srun; "
-                "run: srun gptmini train ..., or set trainer.devices=N to use only this machine"
+                f"this Slurm job has {world.tasks_without_srun} tasks, but gptmini runs without srun; write "
+                "srun gptmini train, or set trainer.devices=N to use one machine"
             )
 
         placed = replace(
@@ -81,9 +81,8 @@ class TrainerSettings:
         is_other = (placed.devices, placed.num_nodes) != here or placed.n_ranks != world.size
         if world.launcher is not None and is_other:
             raise UserError(
-                f"{world.launcher} started {world.size} ranks in total and {world.devices} ranks on this machine, "
-                f"but the settings are {asked}; omit trainer.devices and trainer.num_nodes, "
-                "and start the same number of ranks on every machine"
+                f"{world.launcher} started {world.size} ranks, {world.devices} on this machine, but the settings are "
+                f"{asked}; leave out both keys, and start as many ranks on every machine"
             )
         return placed
 

@@ -136,7 +136,7 @@ def test_auto_takes_the_devices_that_were_started(settings, world, expected):
     [
         ({"devices": 2}, SIX, "torchrun started 6 ranks"),
         # Two ranks on this machine, three on the other.
-        ({}, World(launcher="srun", size=5, devices=2), "omit trainer.devices"),
+        ({}, World(launcher="srun", size=5, devices=2), "leave out both keys"),
         ({"num_nodes": 2}, ALONE, "trainer.num_nodes above 1 requires torchrun or srun"),
         ({}, World(tasks_without_srun=4), "this Slurm job has 4 tasks"),
         ({"global_batch_size": 10}, SIX, "a multiple of the number of devices, got 10 and 6"),
