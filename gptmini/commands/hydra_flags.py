@@ -58,26 +58,30 @@ def run_hydra_command(
     if world.size > 1:
         # torch would print pages of warnings if another rank is gone.
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+
     with one_line_errors():
         flags = parse_flags(command, arguments)
-        if flags.help:
-            show_help(command, compose(command, flags.overrides, flags.config_dir), flags.keys)
-        elif flags.multirun:
-            if world.launcher is not None:
-                raise UserError(
-                    f"-m starts several runs, but {world.launcher} launches one; use gptmini sweep"
-                )
+        if flags.multirun and not flags.help:
             _run_jobs(command, flags, job)
+            return
+
+        composition = compose(command, flags.overrides, flags.config_dir)
+        if flags.help:
+            show_help(command, composition, flags.keys)
+        elif flags.cfg:
+            show(composition)
+        elif dry_run is not None and flags.dry_run:
+            dry_run(composition)
         else:
-            if flags.cfg:
-                job = show
-            elif dry_run is not None and flags.dry_run:
-                job = dry_run
-            job(compose(command, flags.overrides, flags.config_dir))
+            job(composition)
 
 
 def _run_jobs(command: str, flags: argparse.Namespace, job: Job) -> None:
     """Let Hydra run a job for each combination of values. If a job fails by a mistake of the user, run the others."""
+    launcher = this_world().launcher
+    if launcher is not None:
+        raise UserError(f"-m starts several runs, but {launcher} launches one; use gptmini sweep")
+
     # Let Hydra raise its errors instead of printing them on several lines.
     os.environ["HYDRA_FULL_ERROR"] = "1"
     process = os.getpid()
