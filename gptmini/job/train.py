@@ -4,6 +4,7 @@ The steps are: build the callbacks, launch the ranks, open the run's folder, pre
 batches and the trainer, train the model, and return the result. This file imports torch.
 """
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -24,7 +25,6 @@ from gptmini.data import TokenStore
 from gptmini.job.announcer import open_announcer
 from gptmini.job.budget import BudgetChooser
 from gptmini.job.callbacks import build_callbacks
-from gptmini.job.epochs import steps_for_epochs
 from gptmini.job.fit import fit
 from gptmini.job.launch import start_ranks
 from gptmini.job.loggers import build_loggers, log_setup
@@ -128,8 +128,12 @@ def open_run_tokens(
         return BudgetChooser(settings, request, watcher, began=began).choose()
     store, prepared_now = open_tokens(settings, request, state, watcher=watcher)
     settings = fit_context(settings, request, store, watcher)
-    changes = steps_for_epochs(settings, store)
-    if changes:
+    root = settings.root
+    if root.epochs is not None and root.resume is None:
+        tokens_a_step = settings.trainer.global_batch_size * settings.model.context_length
+        n_steps = math.ceil(root.epochs * store.n_tokens("train") / tokens_a_step)
+        # A resumed run may change its number of steps. A stored epochs= would then be wrong.
+        changes = {"epochs": None, "trainer.max_steps": n_steps}
         settings = build_settings(settings.plain, changes)
     return settings, store, prepared_now, ()
 
