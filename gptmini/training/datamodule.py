@@ -47,14 +47,12 @@ class TokenDataModule(L.LightningDataModule):
         # Whether all ranks need the same number of batches.
         self.in_step = settings.strategy == "fsdp2"
 
-        n_val_tokens = store.n_tokens("val")
-        if n_val_tokens < context_length + 1:
+        longest = store.longest_context
+        if context_length > longest:
             raise UserError(
-                f"the val split must have more than model.context_length={context_length} tokens, "
-                f"got {n_val_tokens}; use more text or a smaller model.context_length"
+                f"model.context_length must be at most {longest} for this text, got {context_length}; "
+                "use more text, or lower model.context_length"
             )
-        n_in_block = sum(source.weight for source in store.sources)
-        self._starts(np.arange(n_in_block))  # raises UserError if a training source is too short
 
     def train_dataloader(self) -> "Batches":
         """Return the endless micro-batches (tokens, targets) of this rank, int64 (B, T) each.

@@ -106,7 +106,7 @@ PLACES = [
     (f"{TINY} data.path=absent", "data.path absent"),
     (f"{TINY} data.path=empty.txt", "empty.txt"),
     (f"{TINY} data.path=latin.txt", "latin.txt UTF-8 0xe9 3 data.encoding"),
-    (f"{TINY} data.path=short.txt", "val context_length=8 5 model.context_length"),
+    (f"{TINY} data.path=short.txt", "model.context_length 4 8"),
     (f"{TINY} data.path=my.txt data_dir=my.txt", "my.txt"),
 ]
 RUNS = [
