@@ -6,9 +6,8 @@ from pathlib import Path
 import lightning as L
 
 import gptmini
-from gptmini.configuration.building import build_settings
 from gptmini.configuration.compose import compose
-from gptmini.configuration.stored import resolve_configuration
+from gptmini.configuration.stored import settings_of
 from gptmini.job.tokens import open_corpus
 from gptmini.training import build_trainer
 from gptmini.training.assembling import assemble
@@ -25,8 +24,7 @@ class Printing(L.Callback):
 # Use the same overrides as on the command line, and replace the callbacks by your own objects.
 text, *overrides = sys.argv[1:]
 composition = compose("train", ["data=text", f"data.path={text}", *overrides])
-plain, _ = resolve_configuration(composition)
-settings = build_settings(plain)
+settings, _ = settings_of(composition)
 
 store, _ = gptmini.prepare(open_corpus(settings), settings.tokenizer.builder(), Path("data"))
 module, batches = assemble(settings, store)

@@ -87,13 +87,12 @@ def _key_of_group(group: str, key: str, request: UserRequest) -> Iterator[str]:
     """Yield the lines of a key in the files of the chosen option, or else of each other option that has the key."""
     chosen = request.choices[group]
     for option in (chosen, *known_keys().get(f"{group}.{key}", ())):
-        found = False
+        lines: list[str] = []
         for file in option_files(group, option, request.config_dir):
-            lines = list(_lines_of([file], key))
-            if lines:
-                found = True
-                yield from (f"# {group}={file.stem}", *lines)
-        if found and option == chosen:
+            part = list(_lines_of([file], key))
+            lines += [f"# {group}={file.stem}", *part] if part else []
+        yield from lines
+        if lines and option == chosen:
             return
 
 

@@ -108,9 +108,9 @@ def _run_jobs(command: str, flags: argparse.Namespace, job: Job) -> None:
 
     overrides = quote_for_hydra(flags.overrides, multirun=True)
     _check_jobs_differ(overrides)
-    own = [] if flags.config_dir is None else ["--config-dir", flags.config_dir]
+    folder = [] if flags.config_dir is None else ["--config-dir", flags.config_dir]
     given_argv = list(sys.argv)
-    sys.argv[1:] = [*overrides, *own, "--multirun"]
+    sys.argv[1:] = [*overrides, *folder, "--multirun"]
     try:
         with as_user_errors():
             hydra.main(version_base="1.3", config_path=str(CONFIGS), config_name=command)(run_job)()

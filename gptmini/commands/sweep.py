@@ -22,12 +22,12 @@ def main(arguments: list[str]) -> None:
     tasks = detach_from_launcher()
     with one_line_errors():
         options = parse_flags("sweep", arguments)
-        own = [line for line in options.overrides if is_sweep_override(line)]
-        if any(key_of(line).startswith("sweep.params") for line in own):
+        overrides = [line for line in options.overrides if is_sweep_override(line)]
+        if any(key_of(line).startswith("sweep.params") for line in overrides):
             raise UserError(
                 "sweep.params works only in a file; write KEY=VALUES such as optimizer.lr=0.1,0.2"
             )
-        composition = compose("sweep", own, options.config_dir)
+        composition = compose("sweep", overrides, options.config_dir)
         if options.help:
             show_help("sweep", composition, options.keys)
             return
@@ -37,10 +37,10 @@ def main(arguments: list[str]) -> None:
             raise UserError(f"gptmini sweep requires optuna; run: {install_command('sweep')}")
 
         settings = build_component(Component("sweep", composition.plain()["sweep"]))
-        typed = [line for line in options.overrides if not is_sweep_override(line)]
-        if not any(key_of(line) == "name" for line in typed):
-            typed.append(f"name={settings.name}")
-        space = space_of(settings.params, typed)
+        of_train = [line for line in options.overrides if not is_sweep_override(line)]
+        if not any(key_of(line) == "name" for line in of_train):
+            of_train.append(f"name={settings.name}")
+        space = space_of(settings.params, of_train)
         settings.sampler_of(space)  # check the sampler before the values, because this is fast
         code = train_all(
             space,

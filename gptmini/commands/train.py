@@ -6,7 +6,7 @@ import time
 from gptmini.commands.hydra_flags import run_hydra_command
 from gptmini.configuration.building import as_yaml, build_settings
 from gptmini.configuration.compose import Composition
-from gptmini.configuration.stored import resolve_configuration
+from gptmini.configuration.stored import resolve_configuration, settings_of
 from gptmini.console.printing import print_lines
 from gptmini.console.progress import Watcher
 from gptmini.system.world import this_world
@@ -34,8 +34,7 @@ def run_job(composition: Composition) -> float | None:
 
             result = train_as_follower(ranks, began=began)
         else:
-            plain, request = resolve_configuration(composition)
-            settings = build_settings(plain)
+            settings, request = settings_of(composition)
             from gptmini.job.train import train
 
             result = train(ranks, settings, request, began=began)
@@ -51,8 +50,7 @@ def estimate(composition: Composition) -> None:
     began = time.monotonic()
     if this_world().rank > 0:
         return
-    plain, request = resolve_configuration(composition)
-    settings = build_settings(plain)
+    settings, request = settings_of(composition)
     from gptmini.job.dry_run import dry_run
 
     dry_run(settings, request, began=began)

@@ -115,17 +115,17 @@ def _trainer_settings(plain: Mapping[str, Any]) -> tuple[TrainerSettings, list[s
     """
     world = this_world()
     component = _component(plain, "trainer")
-    wanted = component.values.get("batch_size")
-    if plain["resume"] is None or type(wanted) is not int or wanted < 1:
+    batch_size = component.values.get("batch_size")
+    if plain["resume"] is None or type(batch_size) is not int or batch_size < 1:
         return build_component(component).placed(world), []
 
     placed = build_component(component, batch_size="auto").placed(world)
     share = sequences_per_rank(placed.global_batch_size, placed.n_ranks)
-    fitting = next(size for size in divisors(share) if size <= wanted)
+    fitting = next(size for size in divisors(share) if size <= batch_size)
     notes = []
-    if fitting != wanted:
+    if fitting != batch_size:
         notes.append(
-            f"trainer.batch_size={wanted} does not divide the {share} sequences of a device; using {fitting}"
+            f"trainer.batch_size={batch_size} does not divide the {share} sequences of a device; using {fitting}"
         )
     return replace(placed, batch_size=fitting), notes
 

@@ -49,9 +49,9 @@ def as_user_errors() -> Iterator[None]:
 
 def check_root(config: DictConfig, command: str) -> None:
     """Raise UserError if a root key is unknown, or if a group is missing or is not a mapping."""
-    known = root_keys(command)
+    keys = root_keys(command)
     for key in config:
-        if key not in known:
+        if key not in keys:
             raise UserError(unknown_root_key(str(key)))
 
         value = OmegaConf.select(config, str(key), throw_on_missing=False)
@@ -61,7 +61,7 @@ def check_root(config: DictConfig, command: str) -> None:
                 f"{key} must be a mapping, got {value_text(value)}; write {key}=NAME, or in a file "
                 f"defaults: [override /{key}: NAME]"
             )
-    for key in sorted(known - {str(key) for key in config}):
+    for key in sorted(keys - {str(key) for key in config}):
         if (CONFIGS / key).is_dir():
             option = "none" if (CONFIGS / key / "none.yaml").is_file() else "NAME"
             raise UserError(f"cannot remove the group {key}; write {key}={option}")

@@ -107,9 +107,9 @@ def unknown_key(key: str) -> str:
 def nearest_key(key: str) -> str:
     """Return the key or the override that an unknown key may mean, or an empty string if no key is similar."""
     last_name = key.rpartition(".")[2]
-    outer_first = sorted(known_keys(), key=lambda known: known.count("."))
-    by_last_name = {known.rpartition(".")[2]: known for known in reversed(outer_first)} | SYNONYMS
-    same = [known for known in outer_first if known.rpartition(".")[2] == last_name]
+    outer_first = sorted(known_keys(), key=lambda other: other.count("."))
+    by_last_name = {other.rpartition(".")[2]: other for other in reversed(outer_first)} | SYNONYMS
+    same = [other for other in outer_first if other.rpartition(".")[2] == last_name]
     nearest = (
         similar(key, same, cutoff=ALIKE)  # a misspelt group
         or SYNONYMS.get(last_name)

@@ -135,14 +135,14 @@ def _refused_values(error: Any, part: str) -> str:
     values: dict[str, object] = {}
     for refusal in error.errors(include_url=False):
         names = [str(name) for name in refusal["loc"]]
-        own = names[:1] + [name for name in names[1:] if not MEMBER.match(name)]
-        key = ".".join([part, *own] if part else own)
+        names = names[:1] + [name for name in names[1:] if not MEMBER.match(name)]
+        key = ".".join([part, *names] if part else names)
 
         if refusal["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
             return unknown_key(key)
         if refusal["type"].startswith("missing"):
             return f"{key} is required; set {key}=VALUE"
-        if refusal["type"] == "value_error" and not own:
+        if refusal["type"] == "value_error" and not names:
             return str(refusal["ctx"]["error"])
         requirement = BEGINNING.sub("", refusal["msg"], count=1).partition(" after validation")[0]
         for long, short in SHORTER.items():
@@ -199,8 +199,9 @@ def _unknown_option(error: Any) -> str:
         return f"unknown option {group}={option}; write {override}"
 
     close = similar(option, error.options)
-    own = f"for FOLDER/{group}/{option}.yaml, add --config-dir FOLDER;"
-    fix = f"did you mean {group}={close}?" if close else own
+    fix = f"for FOLDER/{group}/{option}.yaml, add --config-dir FOLDER;"
+    if close:
+        fix = f"did you mean {group}={close}?"
     message = f"unknown option {group}={option}; {fix} options: {', '.join(error.options)}"
 
     # Hydra names the file that chooses the option. If this file is in no group, or is one of Hydra's own files, the
@@ -216,9 +217,9 @@ def _not_composed(error: BaseException) -> str:
     if unknown is not None:
         return unknown_key(unknown[1])
     for pattern, message in HYDRA_MESSAGES.items():
-        found = re.search(pattern, text)
-        if found is not None:
-            return message.format(*found.groups())
+        match = re.search(pattern, text)
+        if match is not None:
+            return message.format(*match.groups())
 
     reason = text.partition("Config search path")[0].partition("\n    full_key")[0]
     key = getattr(error, "full_key", None)

@@ -14,7 +14,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from gptmini.configuration.building import root_settings
+from gptmini.configuration.building import build_settings, root_settings
 from gptmini.configuration.compose import Composition
 from gptmini.configuration.keys import groups, is_user_component, user_component_overrides
 from gptmini.configuration.request import UserRequest, key_of
@@ -22,9 +22,19 @@ from gptmini.configuration.trust import check_components
 from gptmini.key_table import keys_with
 from gptmini.runs import find_run, has_checkpoint, is_run, named_run, read_config
 from gptmini.system.errors import UserError, value_text
+from gptmini.training.settings import Settings
 
 # Keys of stored configurations that gptmini no longer has. A resumed run continues without them.
 RETIRED = ("callbacks.pictures.embedding_tokens", "callbacks.overfitting")
+
+
+def settings_of(composition: Composition) -> tuple[Settings, UserRequest]:
+    """Return the checked settings of a new or resumed run, and all its overrides so far. This does not import torch.
+
+    Raises the errors of resolve_configuration and build_settings.
+    """
+    plain, request = resolve_configuration(composition)
+    return build_settings(plain), request
 
 
 def resolve_configuration(composition: Composition) -> tuple[dict[str, Any], UserRequest]:

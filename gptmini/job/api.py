@@ -3,10 +3,9 @@
 import time
 from collections.abc import Sequence
 
-from gptmini.configuration.building import build_settings
 from gptmini.configuration.compose import compose
 from gptmini.configuration.messages import explain
-from gptmini.configuration.stored import resolve_configuration
+from gptmini.configuration.stored import settings_of
 from gptmini.configuration.texts import texts_as_overrides
 from gptmini.job.result import TrainingResult
 from gptmini.job.train import train
@@ -56,8 +55,8 @@ def _train(overrides: Sequence[str]) -> TrainingResult:
             f"trainer.devices must be 1 in gptmini.train, got {devices}; for more, run the command gptmini train"
         )
 
-    plain, request = resolve_configuration(composition)
+    settings, request = settings_of(composition)
     with restore_logging(), Ranks(world) as ranks:
-        result = train(ranks, build_settings(plain), request, began=began)
+        result = train(ranks, settings, request, began=began)
     assert result is not None  # train returns None only if it launches ranks
     return result

@@ -6,11 +6,10 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from gptmini.configuration.building import build_settings
 from gptmini.configuration.compose import compose
 from gptmini.configuration.init_from import fit_context
 from gptmini.configuration.overrides import as_override, key_of
-from gptmini.configuration.stored import resolve_configuration
+from gptmini.configuration.stored import settings_of
 from gptmini.console.printing import print_topic
 from gptmini.console.progress import Watcher
 from gptmini.job.tokens import open_corpus, open_tokens
@@ -119,9 +118,8 @@ def check_and_prepare(space: Space, config_dir: str | None) -> tuple[Settings, s
     """
     parts = []
     for overrides in space.examples():
-        plain, typed = resolve_configuration(compose("train", overrides, config_dir))
-        settings = build_settings(plain)
-        if plain["callbacks"].get("scalars") is None:
+        settings, typed = settings_of(compose("train", overrides, config_dir))
+        if settings.plain["callbacks"].get("scalars") is None:
             raise UserError(
                 "callbacks.scalars must be on, because a sweep compares the losses that it logs"
             )

@@ -55,10 +55,10 @@ def open_tokens(
         n_workers=settings.root.n_workers,
         watcher=watcher,
     )
-    wanted = getattr(settings.tokenizer, "vocab_size", None)
-    if is_new and wanted is not None and store.tokenizer.n_vocab < wanted:
+    vocab_size = getattr(settings.tokenizer, "vocab_size", None)
+    if is_new and vocab_size is not None and store.tokenizer.n_vocab < vocab_size:
         watcher.on_note(
-            f"the vocabulary has {store.tokenizer.n_vocab:,} tokens instead of tokenizer.vocab_size={wanted}: "
+            f"the vocabulary has {store.tokenizer.n_vocab:,} tokens instead of tokenizer.vocab_size={vocab_size}: "
             "the text has no more pairs to merge"
         )
     return store, is_new

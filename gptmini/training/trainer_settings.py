@@ -148,6 +148,7 @@ def micro_steps(global_batch_size: int, batch_size: int, n_ranks: int) -> int:
 
 def sequences_per_rank(global_batch_size: int, n_ranks: int) -> int:
     """Return the number of sequences of a global batch that each device gets: global_batch_size / n_ranks.
+
     Raises UserError if the result is not a whole number.
     """
     if global_batch_size % n_ranks:
@@ -163,9 +164,5 @@ def sequences_per_rank(global_batch_size: int, n_ranks: int) -> int:
 
 def divisors(number: int) -> list[int]:
     """Return all divisors of a positive whole number, largest first."""
-    found = set()
-    for small in range(1, math.isqrt(number) + 1):
-        if number % small == 0:
-            found.add(small)
-            found.add(number // small)
-    return sorted(found, reverse=True)
+    small = [n for n in range(1, math.isqrt(number) + 1) if number % n == 0]
+    return sorted({*small, *(number // n for n in small)}, reverse=True)

@@ -9,9 +9,8 @@ from pathlib import Path
 import lightning as L
 import torch
 
-from gptmini.configuration.building import build_settings
 from gptmini.configuration.compose import compose
-from gptmini.configuration.stored import resolve_configuration
+from gptmini.configuration.stored import settings_of
 from gptmini.data import TokenStore
 from gptmini.job.tokens import open_tokens
 from gptmini.job.train import prepare_process
@@ -42,8 +41,7 @@ class Subject:
 
 def subject_of(overrides: Sequence[str]) -> Subject:
     """Compose and check a configuration like gptmini train, prepare its text, and set up this process."""
-    plain, typed = resolve_configuration(compose("train", ["trainer.devices=1", *overrides]))
-    settings = build_settings(plain)
+    settings, typed = settings_of(compose("train", ["trainer.devices=1", *overrides]))
     prepare_process(settings)
     store, _ = open_tokens(settings, typed)
     return Subject(settings=settings, store=store)
