@@ -9,6 +9,7 @@ from gptmini.configuration.compose import Composition
 from gptmini.configuration.stored import resolve_configuration, settings_of
 from gptmini.console.printing import print_lines
 from gptmini.console.progress import Watcher
+from gptmini.system.errors import UserError
 from gptmini.system.world import this_world
 from gptmini.training.devices.ranks import Ranks
 
@@ -51,6 +52,11 @@ def estimate(composition: Composition) -> None:
     if this_world().rank > 0:
         return
     settings, request = settings_of(composition)
+    resume = settings.root.resume
+    if resume is not None:
+        raise UserError(
+            f"--dry-run cannot estimate a resumed run, got {resume}; leave out resume= and folder="
+        )
     from gptmini.job.dry_run import dry_run
 
     dry_run(settings, request, began=began)

@@ -33,13 +33,9 @@ BYTES_PER_FROZEN_PARAMETER = 4
 def dry_run(settings: Settings, request: UserRequest, *, began: float) -> None:
     """Print what a new run would train, and how much memory and time it would need. Only its text is prepared.
 
-    Raises UserError if the command would resume a run, and the same errors as job.train.train.
+    Raises UserError if the memory is too small, and the same errors as job.train.train.
     """
     root = settings.root
-    if root.resume is not None:
-        raise UserError(
-            f"--dry-run cannot estimate a resumed run, got {root.resume}; leave out resume= and folder="
-        )
     callbacks = build_callbacks(settings)
     restore_gc_and_sigint()
     prepare_process(settings)

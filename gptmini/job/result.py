@@ -22,9 +22,8 @@ class TrainingResult:
 
     folder: Path  # the run's folder
     steps: int  # optimizer steps done, including the steps before the run was resumed
-    best: (
-        Best | None
-    )  # the validation with the lowest loss, or None if no best checkpoint was saved
+    # The validation with the lowest loss, or None if no best checkpoint was saved.
+    best: Best | None
     # The name of the signal that stopped the run, or "the time limit". None if nothing stopped the run.
     stopped_by: str | None = None
     # Exit code of the command: 128 + the number of the signal that stopped the run, otherwise 0.
