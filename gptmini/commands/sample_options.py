@@ -1,4 +1,4 @@
-"""The options of the commands that generate text: sample, chat and serve."""
+"""The options of the commands that generate text (sample, chat and serve), and the commands in a chat."""
 
 import argparse
 from typing import Any
@@ -23,6 +23,18 @@ SAMPLING = rf"""
 --stop TEXT...  end a sample before this text, such as '\n\n'; may be repeated
 --ignore-end-of-text  continue after the end of a document or answer
 """
+
+# The commands in a chat, and their help.
+CHAT_COMMANDS = {
+    "/clear": "start again",
+    "/retry": "answer the last message again, with a different seed",
+    "/undo": "remove the last turn",
+    "/save FILE": "append the chat to FILE as a line of JSON",
+    "/system TEXT": "set the system message",
+    "/help": "list the commands",
+    "/quit": "end the chat, like /exit and Ctrl-D",
+}
+CHAT_HELP = "; ".join(f"{command}: {help}" for command, help in CHAT_COMMANDS.items())
 
 
 def rules_of(options: argparse.Namespace) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from gptmini.commands.mistakes import one_line_errors
 from gptmini.commands.options import parse_options
+from gptmini.commands.prompts import prompt_from
 from gptmini.console.printing import print_lines, print_resolved_run
 from gptmini.console.table import aligned
 
@@ -31,8 +32,6 @@ def main(arguments: list[str]) -> None:
 
     text = options.text
     if text == "-":
-        from gptmini.commands.prompts import prompt_from
-
         text = prompt_from(sys.stdin.buffer.read(), "stdin")
     run = named_run(options.run, saved=True)
     tokenizer = load_tokenizer(run)

@@ -14,7 +14,7 @@ import openai
 import pytest
 
 import programs
-from gptmini.commands.serve import own_names
+from gptmini.commands.serve_model import own_names
 from gptmini.generation import generate
 from gptmini.loading import load
 from gptmini.serving import server as server_module
