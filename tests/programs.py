@@ -44,7 +44,7 @@ def run(program, *arguments):
     """Run a program in this forked process, on the streams 0, 1 and 2, then exit the process."""
     # OpenMP threads do not survive a fork, and code that uses them would wait forever.
     torch.set_num_threads(1)
-    hardware._own_threads.cache_clear()
+    hardware._default_threads.cache_clear()
 
     code = 1
     # Whatever happens, this process must not continue as pytest.

@@ -65,9 +65,9 @@ def scale_frequencies(
         return divided
 
     turns = original_context_length * plain / (2 * math.pi)  # (D/2)
-    kept = (turns - low_freq_factor) / (high_freq_factor - low_freq_factor)
-    kept = kept.clamp(0, 1)  # (D/2), fraction of the plain frequency in the mix
-    return (1 - kept) * divided + kept * plain
+    share = (turns - low_freq_factor) / (high_freq_factor - low_freq_factor)
+    share = share.clamp(0, 1)  # (D/2), of the plain frequency in the mix
+    return (1 - share) * divided + share * plain
 
 
 def rotate(x: Tensor, rotary: Rotary) -> Tensor:

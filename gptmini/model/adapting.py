@@ -44,12 +44,12 @@ def freeze(model: GPT, prefixes: Sequence[str]) -> int:
     frozen = set()
     for prefix in prefixes:
         for start in _expand_range(prefix):
-            found = [name for name in named if f"{name}.".startswith(f"{start}.")]
-            if not found:
+            names = [name for name in named if f"{name}.".startswith(f"{start}.")]
+            if not names:
                 raise UserError(
                     f"freeze={prefix} does not match any weights of this model; {_hint(prefix, model)}"
                 )
-            frozen.update(found)
+            frozen.update(names)
 
     if len(frozen) == len(named):
         raise UserError(
@@ -71,11 +71,11 @@ def _expand_range(prefix: str) -> Iterator[str]:
 
 
 def _hint(prefix: str, model: GPT) -> str:
-    known = [f"blocks.0-{model.config.n_layers - 1}"]
+    prefixes = [f"blocks.0-{model.config.n_layers - 1}"]
     for name, module in model.named_modules():
         has_weights = next(module.parameters(), None) is not None
         if name and has_weights:
-            known.append(name)
+            prefixes.append(name)
 
-    top_level = [name for name, _ in model.named_children() if name in known]
-    return did_you_mean(prefix, known, otherwise=f"choose from {', '.join(top_level)}")
+    top_level = [name for name, _ in model.named_children() if name in prefixes]
+    return did_you_mean(prefix, prefixes, otherwise=f"choose from {', '.join(top_level)}")

@@ -26,7 +26,7 @@ Size = Annotated[int, Field(ge=1, le=2**32)]
 # This limit is far above any real model. A million layers, given by mistake, would fill the memory.
 Layers = Annotated[int, Field(ge=1, le=10_000)]
 # Each previous token costs a pass over the batch. Above 64, attention is cheaper.
-Smeared = Annotated[int, Field(ge=0, le=64)]
+SmearLength = Annotated[int, Field(ge=0, le=64)]
 PositiveFactor = Annotated[float, Field(gt=0)]
 
 
@@ -88,9 +88,9 @@ class ModelSettings:
     attention_scale: PositiveFactor | None = None  # factor on the scores; None: 1 / sqrt(D)
     embedding_norm: bool = False  # normalise the embedding before the first block
     # K: each position adds the embeddings of the K previous tokens, with a learned gain per channel.
-    smear: Smeared = 0
+    smear: SmearLength = 0
     # K: in front of each MLP, each position adds the K previous positions, with a learned gain per channel.
-    mlp_smear: Smeared = 0
+    mlp_smear: SmearLength = 0
     # c in c * tanh(logits / c), in nats. None: plain logits.
     logit_softcap: PositiveFactor | None = None
 

@@ -158,8 +158,8 @@ class GPT(nn.Module):
         weights: dict[nn.Module, Tensor] = {}
 
         def keep(module: CausalMultiHeadAttention, arguments: tuple, options: dict) -> None:
-            found = module.attention_weights(*arguments, rotary=options["rotary"])  # (B, H, T, T)
-            weights[module] = found if n_last is None else found[..., -n_last:, -n_last:].clone()
+            full = module.attention_weights(*arguments, rotary=options["rotary"])  # (B, H, T, T)
+            weights[module] = full if n_last is None else full[..., -n_last:, -n_last:].clone()
 
         hooks = []
         for attention in attentions:

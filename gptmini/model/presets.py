@@ -1,4 +1,4 @@
-"""Functions that load the model configurations in configs/model/ from Python."""
+"""Load the model configurations of configs/model/ in Python."""
 
 from typing import Any
 
@@ -21,18 +21,18 @@ def preset(name: str, *, vocab_size: int, **changes: Any) -> GPTConfig:
 
     Raises UserError if the file does not exist, and pydantic.ValidationError if GPTConfig rejects the values.
     """
-    known = sorted(path.stem for path in FOLDER.glob("*.yaml"))
-    if name not in known:
-        raise UserError(f"a preset must be one of {', '.join(known)}, got {name!r}")
+    names = sorted(path.stem for path in FOLDER.glob("*.yaml"))
+    if name not in names:
+        raise UserError(f"a preset must be one of {', '.join(names)}, got {name!r}")
     return GPTConfig(**_settings_of(name) | changes, vocab_size=vocab_size)
 
 
 def _settings_of(name: str) -> dict[str, Any]:
-    own = yaml.safe_load((FOLDER / f"{name}.yaml").read_text(encoding="utf-8"))
-    defaults = own.pop("defaults", ["_self_"])
-    own.pop("_target_", None)
+    content = yaml.safe_load((FOLDER / f"{name}.yaml").read_text(encoding="utf-8"))
+    defaults = content.pop("defaults", ["_self_"])
+    content.pop("_target_", None)
 
     settings = {}
     for default in defaults:
-        settings |= own if default == "_self_" else _settings_of(default)
+        settings |= content if default == "_self_" else _settings_of(default)
     return settings

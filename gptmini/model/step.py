@@ -89,8 +89,8 @@ class DecodingStep:
         x = self.embedding_norm(x)
 
         # For all layers together, slice the visible keys and values, and the slots for the new keys and values.
-        seen = self.buffer.narrow(3, 0, slots.visible)  # (N, B, 2 G, S, D)
-        all_keys, all_values = seen.split(self.n_kv_heads, dim=2)  # (N, B, G, S, D) each
+        visible = self.buffer.narrow(3, 0, slots.visible)  # (N, B, 2 G, S, D)
+        all_keys, all_values = visible.split(self.n_kv_heads, dim=2)  # (N, B, G, S, D) each
         same_position = isinstance(position, int)
         if same_position:
             new = self.buffer.select(3, position)  # (N, B, 2 G, D)
@@ -229,6 +229,8 @@ def _bind_smear(module: Smear | None, history: SmearHistory | None) -> Function:
         return lambda x: x
 
     assert history is not None  # GPTCache creates a history for every smear
-    own = torch.ones_like(module.gains[0])  # (C,), gain of the newest position itself
-    gains = torch.stack([own, *module.gains]).detach().flip(0)  # (K + 1, C), newest position last
+    newest = torch.ones_like(module.gains[0])  # (C,), gain of the newest position itself
+    gains = (
+        torch.stack([newest, *module.gains]).detach().flip(0)
+    )  # (K + 1, C), newest position last
     return lambda x: (history.append(x.unsqueeze(1)) * gains).sum(dim=1)  # (B, C)

@@ -54,8 +54,8 @@ def orthogonalize_by_owner(
         )
 
     to_owners = [Shard(0)]
-    own = spread(matrices, placement).redistribute(placements=to_owners).to_local()
-    if len(own):
+    owned = spread(matrices, placement).redistribute(placements=to_owners).to_local()
+    if len(owned):
         # A different memory layout would change the order of summation. A different order would change the result.
-        own = orthogonalize(own.contiguous())  # (k, rows, columns)
-    return spread(own, Shard(0)).redistribute(placements=[placement]).to_local()
+        owned = orthogonalize(owned.contiguous())  # (k, rows, columns)
+    return spread(owned, Shard(0)).redistribute(placements=[placement]).to_local()

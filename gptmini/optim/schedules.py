@@ -13,7 +13,7 @@ from gptmini.settings import STRICT, Fraction
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
-class _WarmedUp:
+class _Warmup:
     # The multiple rises linearly over this number of steps. It is 1 at the next step.
     warmup_steps: NonNegativeInt
     final_fraction: Fraction  # multiple at the last step of the run, and at any later step
@@ -23,7 +23,7 @@ class _WarmedUp:
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
-class CosineSchedule(_WarmedUp):
+class CosineSchedule(_Warmup):
     """A schedule that falls from 1 to final_fraction along half a period of a cosine, without restarts.
 
     Source: Loshchilov and Hutter 2017.
@@ -31,26 +31,26 @@ class CosineSchedule(_WarmedUp):
 
     def __call__(self, step: int, *, max_steps: int) -> float:
         """Return the multiple of the peak learning rate."""
-        done = _progress(step, max_steps, self.warmup_steps)
+        progress = _progress(step, max_steps, self.warmup_steps)
         fall = self.final_fraction + (1 - self.final_fraction) * 0.5 * (
-            1 + math.cos(math.pi * done)
+            1 + math.cos(math.pi * progress)
         )
         return self._warmup(step) * fall
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
-class LinearSchedule(_WarmedUp):
+class LinearSchedule(_Warmup):
     """A schedule that falls from 1 to final_fraction along a straight line."""
 
     def __call__(self, step: int, *, max_steps: int) -> float:
         """Return the multiple of the peak learning rate."""
-        done = _progress(step, max_steps, self.warmup_steps)
-        fall = 1 - (1 - self.final_fraction) * done
+        progress = _progress(step, max_steps, self.warmup_steps)
+        fall = 1 - (1 - self.final_fraction) * progress
         return self._warmup(step) * fall
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
-class TrapezoidSchedule(_WarmedUp):
+class TrapezoidSchedule(_Warmup):
     """A schedule that stays at 1, and then falls to final_fraction along a straight line.
 
     The fall takes the fraction decay_fraction of all steps, at the end of the run.
@@ -63,8 +63,8 @@ class TrapezoidSchedule(_WarmedUp):
         """Return the multiple of the peak learning rate."""
         decay_steps = round(self.decay_fraction * max_steps)
         decay_start = max(self.warmup_steps, max_steps - 1 - decay_steps)
-        done = _progress(step, max_steps, decay_start)
-        fall = 1 - (1 - self.final_fraction) * done
+        progress = _progress(step, max_steps, decay_start)
+        fall = 1 - (1 - self.final_fraction) * progress
         return self._warmup(step) * fall
 
 

@@ -21,7 +21,7 @@ OTHER_FILES = 256
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Add the name of a file or folder to an OSError in the block. The system's errors of writing name no file."""
+    """Add the name of a file or folder to an OSError in the block, because errors of a write name no file."""
     try:
         yield
     except OSError as error:
@@ -101,7 +101,7 @@ def flush_file(file: BinaryIO) -> None:
 
 
 def temporary_beside(path: Path) -> Path:
-    """Return a new hidden name next to `path`. Open it in mode "xb", so that nobody can have created a link with it."""
+    """Return a new hidden name next to `path`. Open it in mode "xb", which fails if somebody has put a link there."""
     return path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
 
 
@@ -118,12 +118,12 @@ def allow_open_files(number: int) -> int:
         return number
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = number + OTHER_FILES
+    limit = number + OTHER_FILES
     if hard != resource.RLIM_INFINITY:
-        wanted = min(wanted, hard)
-    if soft != resource.RLIM_INFINITY and wanted > soft:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-    return wanted - OTHER_FILES
+        limit = min(limit, hard)
+    if soft != resource.RLIM_INFINITY and limit > soft:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+    return limit - OTHER_FILES
 
 
 def install_command(extra: str) -> str:

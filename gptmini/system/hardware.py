@@ -194,7 +194,7 @@ def choose_dtype(dtype: str, device: str, n_weights: int) -> torch.dtype | None:
 
 def dtype_name(dtype: torch.dtype) -> str:
     """Return the name of a dtype in options, such as bf16."""
-    return next((name for name, known in DTYPES.items() if known == dtype), str(dtype))
+    return next((name for name, value in DTYPES.items() if value == dtype), str(dtype))
 
 
 def check_compiler(device: str) -> None:
@@ -261,10 +261,10 @@ def use_threads(threads: int | None, *, n_processes: int = 1) -> None:
 
     None means torch's default number. Without OMP_NUM_THREADS, n_processes on this machine share the default number.
     """
-    own = _own_threads()  # read the default before it is changed below
+    default = _default_threads()  # read the default before it is changed below
     number = threads
     if number is None:
-        number = own
+        number = default
         if n_processes > 1 and THREADS_VARIABLE not in os.environ:
             number = max(1, number // n_processes)
     if number != torch.get_num_threads():
@@ -276,8 +276,8 @@ def use_threads(threads: int | None, *, n_processes: int = 1) -> None:
 
 
 @cache
-def _own_threads() -> int:
-    """Return torch's default number of threads, as it was at the first call."""
+def _default_threads() -> int:
+    # The cache keeps the number of the first call, before use_threads changes it.
     return torch.get_num_threads()
 
 

@@ -90,7 +90,7 @@ def is_run_config(path: Path) -> bool:
 def read_pickle(path: Path) -> Any:
     """Read a pickle of plain values. Raise pickle.UnpicklingError if the pickle names a class or a function.
 
-    Raises ValueError for a length or a memo index beyond the file. Python would allocate memory for it first.
+    Raises ValueError if a length or a memo index exceeds the size of the file. Python would allocate this much memory.
     """
     content = _content(path, LARGEST_JSON)
     for operation, argument, _ in pickletools.genops(content):
@@ -124,7 +124,7 @@ def check_plain_folder(folder: Path) -> None:
         is_of_wandb = stat.S_ISLNK(mode) and folder / "wandb" in path.parents
         if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode) and not is_of_wandb:
             raise UserError(
-                f"{path} must be a regular file or a folder, but it is a link, a pipe or a device; "
+                f"{path} must be a regular file or a folder, not a link, a pipe or a device; "
                 "replace it with a copy of the file"
             )
 

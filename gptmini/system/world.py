@@ -28,7 +28,6 @@ class World:
 
 def this_world(environment: Mapping[str, str] = os.environ) -> World:
     """Read the rank of this process from the environment. gptmini's own ranks look like ranks of torchrun."""
-
     if "TORCHELASTIC_RUN_ID" in environment:
         return World(
             launcher="torchrun",

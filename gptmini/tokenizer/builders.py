@@ -64,7 +64,8 @@ class GPT2Settings:
 def prebuilt(tokenizer: Tokenizer, *, name: str, sha256: str) -> partial:
     """Return a builder for an existing tokenizer. The builder's name and the digest sha256 identify the tokenizer.
 
-    Ids that preparation puts before each document identify it too, because earlier versions did not write these ids.
+    The ids that preparation puts before each document are part of the builder's identity. Texts that earlier versions
+    prepared do not have these ids.
     """
     before = document_prefix(tokenizer)
     keywords = {"sha256": sha256} | ({"before": before} if before else {})

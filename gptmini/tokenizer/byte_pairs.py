@@ -16,8 +16,8 @@ from gptmini.tokenizer.tokenizer import END_OF_TEXT, REPLACEMENT, Document, Toke
 BYTE_PATTERN = r"[\s\S]"  # each character is a piece, so that no merge applies
 ALL_BYTES = [bytes([i]) for i in range(256)]
 
-# Short documents are encoded together, up to this number of characters. Starting a call to tiktoken takes as long as
-# encoding a hundred characters. Other threads can run only during a call.
+# Short documents are encoded together, up to this number of characters, for two reasons. Starting a call to tiktoken
+# takes as long as encoding a hundred characters, and tiktoken releases the GIL only inside a call.
 GROUP = 2**20
 
 

@@ -45,7 +45,7 @@ def bpe(
     Args:
         documents: the documents of a corpus. They are read once. If they have a method share_read, as Corpus has, this
             method returns the fraction of the text that has been read.
-        vocab_size: number of ids: the 256 bytes, end-of-text and the merges, of which a short text may have fewer.
+        vocab_size: number of ids: the 256 bytes, end-of-text and the merges. A short text may have fewer merges.
         train_bytes: approximate limit of the bytes of text to learn from. None for no limit. If the text is longer,
             random parts of the text are used. If documents has no method share_read, the start of the text is used.
 
@@ -85,8 +85,8 @@ def _learned(texts: Iterable[str], n_ids: int) -> dict[str, int]:
 
     if process.returncode:
         raise UserError(
-            f"learning byte pairs failed with exit status {process.returncode}; if the memory is too small, lower "
-            "tokenizer.train_bytes or tokenizer.vocab_size"
+            f"learning byte pairs failed with exit status {process.returncode}; "
+            "lower tokenizer.train_bytes if the memory is full"
         )
     return json.loads(answer)
 

@@ -150,13 +150,13 @@ class LibraryTokenizer(Tokenizer):
         tokens = {
             name: self._tokenizer.id_to_token(i) for name, i in names.items() if i is not None
         }
-        known = {name: token for name, token in tokens.items() if token is not None}
+        named_tokens = {name: token for name, token in tokens.items() if token is not None}
         return LibraryTokenizer(
             self.text,
             n_vocab=self.n_vocab,
             end_of_text=self.end_of_text,
             more_ends=self._more_ends,
-            chat={"chat_template": template, **known},
+            chat={"chat_template": template, **named_tokens},
         )
 
     def decode(self, ids: Iterable[int]) -> str:
@@ -221,15 +221,15 @@ def _bytes_of_ids(vocabulary: dict[str, int], tree: dict) -> dict[int, bytes]:
     is_in_letters = '"ByteLevel"' in decoder
     has_byte_tokens = '"ByteFallback"' in decoder
 
-    found = {}
+    bytes_of = {}
     for token, i in vocabulary.items():
         if has_byte_tokens and BYTE_TOKEN.fullmatch(token):
-            found[i] = bytes([int(token[3:5], 16)])
+            bytes_of[i] = bytes([int(token[3:5], 16)])
         elif is_in_letters:
-            found[i] = token.encode() if i in added else _from_letters(token)
+            bytes_of[i] = token.encode() if i in added else _from_letters(token)
         else:
-            found[i] = token.replace(SPACE, " ").encode()
-    return found
+            bytes_of[i] = token.replace(SPACE, " ").encode()
+    return bytes_of
 
 
 def _from_letters(token: str) -> bytes:

@@ -62,7 +62,7 @@ class TokenDataModule(L.LightningDataModule):
         return Batches(self._training_batches)
 
     def val_dataloader(self) -> "Batches":
-        """Return the validation batches of this rank, every n_ranks-th one. The last of the split are smaller."""
+        """Return every n_ranks-th validation batch, beginning with number rank. The last batches may be smaller."""
         return Batches(self._validation_batches)
 
     def starts(self, step: int) -> list[int]:
@@ -123,13 +123,13 @@ class TokenDataModule(L.LightningDataModule):
         rank = self.trainer.global_rank
         n_ranks = self.trainer.world_size
         if self.in_step:
-            own = _in_step(batches, rank, n_ranks)
+            of_rank = _in_step(batches, rank, n_ranks)
         else:
-            own = itertools.islice(batches, rank, None, n_ranks)
+            of_rank = itertools.islice(batches, rank, None, n_ranks)
 
         while True:
             self.store.check_size("val")
-            batch = next(own, None)
+            batch = next(of_rank, None)
             if batch is None:
                 return
             yield batch

@@ -8,10 +8,10 @@ from gptmini.training.step_reports import LATE_FROM
 
 
 class Deadline:
-    """Measures the steps and the validations of a run, to end the run `seconds` from now with a validated step."""
+    """The time limit of a run. It times steps and validations, to predict how long one more of them would take."""
 
     def __init__(self, seconds: float | None) -> None:
-        """Start the time. If `seconds` is None, there is no limit."""
+        """Set the limit to `seconds` from now. None means no limit."""
         self._end = None if seconds is None else time.monotonic() + seconds
         self._step = 0  # number of the current step
         self._step_began = 0.0

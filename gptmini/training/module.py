@@ -122,8 +122,7 @@ class GPTModule(L.LightningModule):
     def _loss_function(self) -> Callable[[Tensor, Tensor], Tensor]:
         """Return the function that maps tokens and targets, (B, T) each, to a scalar.
 
-        Only this function is compiled, because validation and sampling have other shapes, and each would be compiled
-        again.
+        Only this function is compiled. torch would compile a function again for each shape of a validation or a sample.
         """
         counted_share = self.store.counted_share
         if self.settings.strategy == "fsdp2":
@@ -225,19 +224,19 @@ class GPTModule(L.LightningModule):
     def _agree(self) -> None:
         """Give all ranks the mean loss, and let all skip the step or stop if any rank must.
 
-        Before this call, all ranks have the same gradient but different losses. Afterwards, the sums of the curves are
-        equal on all ranks, and a checkpoint stores those of the first rank.
+        Before this call, all ranks have the same gradient but different losses. Afterwards, they also have the same
+        loss. Therefore, a checkpoint can store the sums of Scalars of the first rank for all ranks.
         """
         on_cuda = self.device.type == "cuda"
         request = torch.tensor(self.stop_request(), dtype=self.step_loss.dtype, pin_memory=on_cuda)
         request = request.to(self.device, non_blocking=True)  # (2,)
-        own = torch.stack((self.step_loss, self.not_finite.to(request), *request))
-        own = own.unsqueeze(0)  # (1, 4)
+        values = torch.stack((self.step_loss, self.not_finite.to(request), *request))
+        values = values.unsqueeze(0)  # (1, 4)
 
         # One collective exchanges all values. Lightning's all_gather adds a barrier, so call torch's all_gather.
         # torch's all_gather exists in torch 2.11 and is not deprecated in torch 2.13.
-        of_ranks = [torch.empty_like(own) for _ in range(self.trainer.world_size)]
-        torch.distributed.all_gather(of_ranks, own)
+        of_ranks = [torch.empty_like(values) for _ in range(self.trainer.world_size)]
+        torch.distributed.all_gather(of_ranks, values)
         all_ranks = torch.cat(of_ranks)  # (ranks, 4)
 
         self.step_loss = all_ranks[:, 0].mean()
@@ -289,8 +288,8 @@ class GPTModule(L.LightningModule):
         tally = self._tally
         if self.trainer.world_size > 1:
             sums = (float(tally.nats), int(tally.n_tokens))
-            own = torch.tensor(sums, dtype=torch.float64)  # (2,)
-            of_all = self.trainer.strategy.reduce(own.to(self.device), reduce_op="sum")
+            of_rank = torch.tensor(sums, dtype=torch.float64)  # (2,)
+            of_all = self.trainer.strategy.reduce(of_rank.to(self.device), reduce_op="sum")
             nats, n_tokens = of_all.tolist()
             tally = Tally(nats, int(n_tokens))
 

@@ -278,7 +278,7 @@ def test_an_answer_that_does_not_follow_the_prompt_for_one_is_refused(pair):
         ids, _ = ours.encode(chat, loss_on="all")
         assert ids.tolist() == theirs.apply_chat_template(chat)["input_ids"]
     for answer in ([said("assistant", "the cat")], [*THOUGHTFUL[:1], said("assistant", "the cat")]):
-        with pytest.raises(UserError, match=r"answer 'the cat': .* \{% generation %\}"):
+        with pytest.raises(UserError, match=r"answer 'the cat' .* \{% generation %\}"):
             ours.encode(answer)
 
 

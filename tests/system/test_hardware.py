@@ -90,12 +90,12 @@ def test_no_number_of_threads_means_torchs_own_number_again(monkeypatch):
     monkeypatch.setattr(torch, "get_num_threads", lambda: used[-1])
     monkeypatch.setattr(torch, "set_num_threads", used.append)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    hardware._own_threads.cache_clear()
+    hardware._default_threads.cache_clear()
 
     found = []
     for threads, n_processes in ((2, 1), (None, 1), (1, 1), (None, 1), (None, 3), (4, 2)):
         hardware.use_threads(threads, n_processes=n_processes)
         found.append((used[-1], os.environ.get("OMP_NUM_THREADS")))
-    hardware._own_threads.cache_clear()
+    hardware._default_threads.cache_clear()
     # Several processes share torch's default number of threads, and set their share in the environment.
     assert found == [(2, None), (6, None), (1, None), (6, None), (2, "2"), (4, "4")]

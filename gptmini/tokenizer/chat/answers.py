@@ -38,19 +38,18 @@ class AnswerFinder:
         for i, message in enumerate(self.messages):
             if message["role"] != "assistant" or message.get("weight") == 0:
                 continue
-            answer = f"{message['content']!r:.60}"
-            not_found = f"data.loss_on=answers cannot find the answer {answer}: the tokenizer's chat template "
+            not_found = f"data.loss_on=answers cannot find the answer {message['content']!r:.60}"
             start = self._start_of_answer(i)
             if start is None:
                 raise RefusedChatError(
-                    f"{not_found}does not render the answer after the generation prompt; use data.loss_on=all, or put "
-                    "{% generation %} and {% endgeneration %} around answers in the template"
+                    f"{not_found} after the generation prompt; use data.loss_on=all, or put {{% generation %}} and "
+                    "{% endgeneration %} around answers in the chat template"
                 )
             end = self._end_of_answer(i)
             if end is None:
                 raise RefusedChatError(
-                    f"{not_found}renders the answer differently if a message follows; split the chat after each "
-                    "answer, or use data.loss_on=all"
+                    f"{not_found}, because the next message changes it; split the chat after each answer, or use "
+                    "data.loss_on=all"
                 )
             answers.append((start, end))
         return answers
@@ -59,12 +58,11 @@ class AnswerFinder:
         marked = self.template.render(self.messages, with_marks=True)
         if START in self.text or END in self.text:
             raise RefusedChatError(
-                "with data.loss_on=answers, a chat must not contain U+FDD0 or U+FDD1, because they mark answers"
+                "with data.loss_on=answers, a chat must not contain U+FDD0 or U+FDD1, which mark answers"
             )
         if remove_marks(marked) != self.text:
             raise RefusedChatError(
-                "data.loss_on=answers cannot find the answers: the tokenizer's chat template changes the text inside "
-                "{% generation %}; use data.loss_on=all"
+                "data.loss_on=answers: the chat template changes text inside {% generation %}; use data.loss_on=all"
             )
 
         answers = []

@@ -1,28 +1,14 @@
 """What the encoder of chats needs from a tokenizer."""
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, Protocol
-
-
-class Encoding(Protocol):
-    """The ids of a text, named as in the tokenizers library."""
-
-    @property
-    def ids(self) -> list[int]:
-        """The ids."""
-        ...
-
-    @property
-    def offsets(self) -> list[tuple[int, int]]:
-        """The start and end of each id in characters."""
-        ...
+from typing import Any, NamedTuple, Protocol
 
 
 class Coder(Protocol):
     """The methods of tokenizers.Tokenizer that ChatEncoder calls."""
 
-    def encode(self, text: str, /, *, add_special_tokens: bool) -> Encoding:
-        """Return the encoding of a text."""
+    def encode(self, text: str, /, *, add_special_tokens: bool) -> Any:
+        """Return an object with the ids of a text, and with the offsets (start, end) of each id in characters."""
         ...
 
     def token_to_id(self, token: str, /) -> int | None:

@@ -12,7 +12,7 @@ import numpy as np
 
 from gptmini.system.errors import UserError
 from gptmini.tokenizer.chat.answers import AnswerFinder
-from gptmini.tokenizer.chat.coder import ChatVocabulary, Coder, Encoding
+from gptmini.tokenizer.chat.coder import ChatVocabulary, Coder
 from gptmini.tokenizer.chat.marks import (
     END,
     MARKS,
@@ -33,10 +33,7 @@ from gptmini.tokenizer.chat.template import (
 from gptmini.tokenizer.library_errors import library_errors
 from gptmini.tokenizer.tokenizer import Tokenizer
 
-NO_CHAT_TEMPLATE = (
-    "the tokenizer has no chat template; fine-tune the model on chats with data.template=chat, or import a folder that "
-    "has the file chat_template.jinja or the field 'chat_template' in tokenizer_config.json"
-)
+NO_CHAT_TEMPLATE = "the tokenizer has no chat template; fine-tune with data.template=chat, or import a model with one"
 
 
 @lru_cache(
@@ -247,6 +244,6 @@ class ChatEncoder:
         return ids, offsets - (1 if n_left_out else 0)
 
 
-def _encode(coder: Coder, text: str) -> Encoding:
+def _encode(coder: Coder, text: str) -> Any:
     with library_errors("the tokenizer cannot encode the chat"):
         return coder.encode(text, add_special_tokens=False)

@@ -120,8 +120,7 @@ def with_chat_template(tokenizer: Tokenizer) -> Tokenizer:
         return tokenizer
     if tokenizer.end_of_text is None:
         raise UserError(
-            "data.template=chat requires a tokenizer with end-of-text; "
-            "if you use tokenizer=char, train on a text with several chats, or use tokenizer=byte"
+            "data.template=chat requires end-of-text; use tokenizer=byte, or several chats with tokenizer=char"
         )
     template = PLAIN_TEMPLATE_AFTER_BOS if tokenizer.prefix_ids else PLAIN_TEMPLATE
     return tokenizer.with_template(template)

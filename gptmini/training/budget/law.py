@@ -28,8 +28,8 @@ class Text:
         for widths above 200. With a smaller vocabulary, the same text has more tokens. With a larger vocabulary, each
         token is too rare, and a narrow model spends too much time on the vocabulary.
         """
-        wanted = min(2000 * (n_bytes / 200e3) ** 0.3, max(8000, 50 * width))
-        n_vocab = min(VOCABULARIES, key=lambda n_vocab: abs(math.log(n_vocab / wanted)))
+        suitable = min(2000 * (n_bytes / 200e3) ** 0.3, max(8000, 50 * width))
+        n_vocab = min(VOCABULARIES, key=lambda n_vocab: abs(math.log(n_vocab / suitable)))
         return cls(
             n_bytes=n_bytes, n_vocab=n_vocab, bytes_per_token=BYTES_OF_PAIRS * math.log(n_vocab)
         )

@@ -1,1 +1,1 @@
-"""Lightning callbacks: checkpoints, samples, pictures, metrics and warnings."""
+"""Lightning callbacks: checkpoints, samples, pictures, scalars, and reports of bad steps."""

@@ -149,10 +149,12 @@ class RunCheckpoints(L.Callback):
                     print_line(trainer, message)
             return True
 
-        kept = (
+        remainder = (
             "the previous checkpoint is kept" if has_checkpoint(folder) else "no checkpoint exists"
         )
-        print_line(trainer, f"{name}.ckpt not saved at step {step}: {failure.strerror}; {kept}")
+        print_line(
+            trainer, f"{name}.ckpt not saved at step {step}: {failure.strerror}; {remainder}"
+        )
         if needed:
             raise failure
         return False

@@ -79,7 +79,7 @@ def weights_by_kind(model: GPT) -> dict[str, list[Tensor]]:
 
 
 def norms(tensors: dict[str, list[Tensor]], model: GPT) -> dict[str, float]:
-    """Return the norm of each list of tensors by its name, of full tensors also if they are shards. Collective."""
+    """Return the norm of each list of tensors, by name. For shards, it is the norm of the full tensors. Collective."""
     names = list(tensors)
     of_each = torch.stack([get_total_norm(tensors[name]) for name in names])  # (n,)
     of_whole = distributed.full_norms(model, of_each)  # (n,)

@@ -66,7 +66,7 @@ class Pictures(L.Callback):
         if n_maps > MOST_MAPS:
             raise UserError(
                 f"callbacks.pictures can draw at most {MOST_MAPS} attention maps, got {n_maps}; "
-                "set fewer callbacks.pictures.layers or callbacks.pictures.heads"
+                "choose fewer layers or heads"
             )
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: GPTModule) -> None:

@@ -215,7 +215,7 @@ class Scalars(L.Callback):
         return metrics
 
     def _work_metrics(self, pl_module: GPTModule) -> dict[str, float]:
-        """Return the known ones of: speed since the last logged step, times of the latest step, peak memory."""
+        """Return the speed since the last logged step, the times of the latest step, and the peak memory, if known."""
         metrics = {}
         if self._seconds:
             tokens_per_second = self._tokens / self._seconds

@@ -43,22 +43,22 @@ def choose_batch_size(model: GPT, trainer: TrainerSettings, hardware: Hardware) 
 
     # The first process of a run chooses the number for all processes. It uses the first GPU of its machine.
     gpu = torch.device("cuda", 0)
-    tried = copy.deepcopy(model).to(gpu).train()
+    trial = copy.deepcopy(model).to(gpu).train()
     if trainer.checkpoint_activations:
-        recompute_activations(tried)
+        recompute_activations(trial)
     # In addition to each weight and its gradient, training stores the two moments of AdamW. Muon stores only one
     # moment. With several GPUs, training also stores the buckets that the GPUs use to exchange gradients.
     n_copies = 2 if trainer.n_ranks == 1 else 3
-    kept = [torch.empty_like(weight) for weight in tried.parameters() for _ in range(n_copies)]
+    copies = [torch.empty_like(weight) for weight in trial.parameters() for _ in range(n_copies)]
 
     # The micro-steps can also use memory that torch has already reserved.
     free, _ = torch.cuda.mem_get_info(gpu)
     budget = int(USABLE_SHARE * (free + torch.cuda.memory_reserved(gpu)))
     try:
-        peak = partial(peak_bytes, tried, precision=hardware.precision, compile=hardware.compile)
+        peak = partial(peak_bytes, trial, precision=hardware.precision, compile=hardware.compile)
         return largest_fitting(sizes, peak, budget)
     finally:
-        del tried, kept, peak
+        del trial, copies, peak
         gc.collect()
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(gpu)

@@ -119,15 +119,15 @@ def gather_on_first(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
     Tensors that are not sharded are returned unchanged.
     """
-    kept = {}
+    on_first = {}
     for name, tensor in tensors.items():
         if not isinstance(tensor, DTensor):
-            kept[name] = tensor
+            on_first[name] = tensor
             continue
         whole = tensor.full_tensor()
         if torch.distributed.get_rank() == 0:
-            kept[name] = whole.cpu()
-    return kept
+            on_first[name] = whole.cpu()
+    return on_first
 
 
 def shard_like(tensor: Tensor, parameter: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ def requeue(stopped_by: str | None) -> str:
         return f"job {job} not requeued: stopped by {stopped_by}, not by SIGUSR1 or SIGUSR2"
 
     try:
-        done = subprocess.run(
+        result = subprocess.run(
             ["scontrol", "requeue", job],
             capture_output=True,
             text=True,
@@ -26,6 +26,6 @@ def requeue(stopped_by: str | None) -> str:
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"job {job} not requeued: {error}"
-    if done.returncode:
-        return f"job {job} not requeued: {' '.join(done.stderr.split())}"
+    if result.returncode:
+        return f"job {job} not requeued: {' '.join(result.stderr.split())}"
     return f"job {job} requeued; it resumes this run if its command has folder="
