@@ -9,5 +9,7 @@ from gptmini.attention.functional import attention_weights as attention_weights
 from gptmini.attention.functional import causal_mask as causal_mask
 from gptmini.attention.linear import Linear as Linear
 from gptmini.attention.rotary import Rotary as Rotary
+from gptmini.attention.rotary import frequencies as frequencies
 from gptmini.attention.rotary import rotary_table as rotary_table
 from gptmini.attention.rotary import rotate as rotate
+from gptmini.attention.rotary import scale_frequencies as scale_frequencies

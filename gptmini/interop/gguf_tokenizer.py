@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 from gptmini.interop.tokenizer_writing import to_tokenizers
 from gptmini.system.errors import UserError
 from gptmini.tokenizer import (
+    METASPACE,
     SPLIT_PATTERN,
     BytePairTokenizer,
     LibraryTokenizer,
     Tokenizer,
     bos_id_of,
+    bytes_to_letters,
+    plain_jinja,
 )
-from gptmini.tokenizer.chat.template import plain_jinja
-from gptmini.tokenizer.letters import bytes_to_letters
-from gptmini.tokenizer.library import SPACE
 
 if TYPE_CHECKING:
     import gguf
@@ -110,8 +110,8 @@ def add_tokenizer(
 
 def _check_spaces(tree: dict) -> None:
     # Llama's tokenizer writes spaces as SentencePiece does and adds a space before each text.
-    prepend = {"type": "Prepend", "prepend": SPACE}
-    replace = {"type": "Replace", "pattern": {"String": " "}, "content": SPACE}
+    prepend = {"type": "Prepend", "prepend": METASPACE}
+    replace = {"type": "Replace", "pattern": {"String": " "}, "content": METASPACE}
     is_llamas = tree.get("normalizer") == {"type": "Sequence", "normalizers": [prepend, replace]}
     if not is_llamas or tree.get("pre_tokenizer") is not None:
         raise UserError(NO_RULE)

@@ -19,17 +19,18 @@ from gptmini.settings import checked
 from gptmini.system.errors import UserError
 from gptmini.system.untrusted import read_json, read_text
 from gptmini.tokenizer import (
+    ALL_BYTES,
+    BYTE_PATTERN,
     END_OF_TEXT,
     SPLIT_PATTERN,
     BytePairTokenizer,
     CharTokenizer,
     LibraryTokenizer,
     Tokenizer,
+    check_byte_pair_settings,
+    letters_to_bytes,
+    library_errors,
 )
-from gptmini.tokenizer.byte_pairs import ALL_BYTES, BYTE_PATTERN
-from gptmini.tokenizer.letters import letters_to_bytes
-from gptmini.tokenizer.library import check_settings
-from gptmini.tokenizer.library_errors import library_errors
 
 # Names of end-of-text in published tokenizers without tokenizer_config.json.
 USUAL_ENDS = (END_OF_TEXT, "<|end_of_text|>", "</s>", "<eos>")
@@ -93,7 +94,7 @@ def read_tokenizer(
         )
     values = read_json(file)
     with library_errors(f"cannot load the tokenizer {file}"):
-        check_settings(values)
+        check_byte_pair_settings(values)
         theirs = tokenizers.Tokenizer.from_file(str(file))
 
     by_id = {i: token for token, i in theirs.get_vocab(with_added_tokens=True).items()}

@@ -10,6 +10,7 @@ from gptmini.system.lazy import lazy_names
 if TYPE_CHECKING:
     from gptmini.optim.groups import set_learning_rate as set_learning_rate
     from gptmini.optim.groups import skip_step_if as skip_step_if
+    from gptmini.optim.muon import MuonAdamW as MuonAdamW
     from gptmini.optim.optimizers import AdamWSettings as AdamWSettings
     from gptmini.optim.optimizers import MuonSettings as MuonSettings
     from gptmini.optim.schedules import CosineSchedule as CosineSchedule

@@ -16,10 +16,10 @@ from gptmini.tokenizer.byte_pairs import GROUP, decode_bytes, group_texts
 from gptmini.tokenizer.chat.coder import ChatVocabulary
 from gptmini.tokenizer.chat.encoder import chat_encoder_of
 from gptmini.tokenizer.letters import letters_to_bytes
-from gptmini.tokenizer.library_errors import library_errors
+from gptmini.tokenizer.rust_errors import library_errors
 from gptmini.tokenizer.tokenizer import Tokenizer
 
-SPACE = "\u2581"  # this character stands for a space in SentencePiece's vocabularies
+METASPACE = "\u2581"  # this character stands for a space in SentencePiece's vocabularies
 # A ByteFallback decoder decodes a token of this form as a byte. Any other token stands for its own characters.
 BYTE_TOKEN = re.compile("<0x[+0-9A-Fa-f][0-9A-Fa-f]>")
 # Settings of byte pairs that must be unset. dropout makes ids random. The other two settings can crash the library
@@ -57,7 +57,7 @@ class LibraryTokenizer(Tokenizer):
         """
         with library_errors("cannot load the tokenizer"):
             tree = json.loads(text)
-            check_settings(tree)
+            check_byte_pair_settings(tree)
             self._tokenizer = tokenizers.Tokenizer.from_str(text)
 
         # The file stores the truncation and padding of its last user. These settings would silently change the ids.
@@ -203,7 +203,7 @@ class LibraryTokenizer(Tokenizer):
         return state if self.bos_id is None else state | {"bos_token": self.bos_token}
 
 
-def check_settings(tree: dict) -> None:
+def check_byte_pair_settings(tree: dict) -> None:
     """Raise ValueError for settings of byte pairs that make ids random or that can crash the library."""
     model = tree.get("model")
     if not isinstance(model, dict):
@@ -228,7 +228,7 @@ def _bytes_of_ids(vocabulary: dict[str, int], tree: dict) -> dict[int, bytes]:
         elif is_in_letters:
             bytes_of[i] = token.encode() if i in added else _from_letters(token)
         else:
-            bytes_of[i] = token.replace(SPACE, " ").encode()
+            bytes_of[i] = token.replace(METASPACE, " ").encode()
     return bytes_of
 
 

@@ -30,7 +30,7 @@ from gptmini.tokenizer.chat.template import (
     RefusedChatError,
     rename_thoughts,
 )
-from gptmini.tokenizer.library_errors import library_errors
+from gptmini.tokenizer.rust_errors import library_errors
 from gptmini.tokenizer.tokenizer import Tokenizer
 
 NO_CHAT_TEMPLATE = "the tokenizer has no chat template; fine-tune with data.template=chat, or import a model with one"

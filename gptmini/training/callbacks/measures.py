@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils import get_total_norm
 
-from gptmini.model import GPT
-from gptmini.model.gpt import VOCABULARY
+from gptmini.model import GPT, VOCABULARY
 from gptmini.training.devices import distributed
 
 PARTS = ("data", "forward", "backward", "optimizer")  # parts of an optimizer step, in order

@@ -22,9 +22,8 @@ from torch.distributed.fsdp import (
 )
 from torch.distributed.tensor import DTensor, distribute_tensor
 
-from gptmini.model import GPT
-from gptmini.model.gpt import meta_gpt
-from gptmini.optim.muon import MuonAdamW
+from gptmini.model import GPT, meta_gpt
+from gptmini.optim import MuonAdamW
 
 # Maximum number of parameters of a model that is gathered on one device for sampling. This many parameters need 8 GB in
 # float32.

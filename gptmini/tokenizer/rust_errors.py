@@ -1,4 +1,4 @@
-"""Convert each error of the tokenizers library to a message of one line."""
+"""Convert each error of the tokenizers library, which is written in Rust, to a message of one line."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
