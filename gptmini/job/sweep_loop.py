@@ -26,8 +26,9 @@ LONGEST_REASON = 300  # maximum number of characters
 class SweepLoop:
     """Starts a run for each open trial, several at a time, until no trial is left or a signal arrives.
 
-    Each run has its own session, so Ctrl-C in the terminal reaches only the sweep. The first signal is passed on to the
-    runs as SIGTERM. Each run saves and ends, and then the sweep ends. A Ctrl-C after it ends the sweep immediately.
+    Each run has its own session, so Ctrl-C in the terminal reaches only the sweep. After the first signal, the sweep
+    sends SIGTERM to the runs, waits until each run has saved and ended, and ends. A second Ctrl-C ends the sweep
+    immediately.
     """
 
     trials: Trials  # other processes may train trials of the same sweep
@@ -73,23 +74,23 @@ class SweepLoop:
         given_up = [number for number, n in self.failures.items() if n > self.retries]
         for place in range(len(self.variables)):
             if place not in self.running and not self.signals.number:
-                taken = self.trials.take(given_up)
-                if taken is not None:
-                    self._start(place, *taken)
+                trial = self.trials.take(given_up)
+                if trial is not None:
+                    self._start(place, *trial)
         is_left = not self.signals.number and bool(self.trials.open_trials(given_up))
         return is_left or bool(self.running)
 
     def _start(self, place: int, number: int, lock: FileLock) -> None:
         run = self.trials.folder / str(number)
-        texts = self.trials.values_of(number)
-        values = " ".join(f"{key}={text}" for key, text in texts.items())
+        values = self.trials.values_of(number)
+        words = " ".join(f"{key}={text}" for key, text in values.items())
         resumed = " (resumed)" if is_run(run) else ""
-        print_topic("started", f"trial {number}: {values}{resumed}")
+        print_topic("started", f"trial {number}: {words}{resumed}")
 
         # The output goes to a file, because a pipe would break when the sweep is killed.
         with self._output_of(number).open("ab") as output, self.stdin.open("rb") as stdin:
             process = subprocess.Popen(
-                [*self.command, *self.trials.space.overrides(texts), f"folder={run}"],
+                [*self.command, *self.trials.space.overrides(values), f"folder={run}"],
                 env={**os.environ, **self.variables[place]},
                 stdin=stdin,
                 stdout=output,

@@ -53,9 +53,9 @@ def print_ending(trials: Trials, rows: Sequence[Row], arguments: Sequence[str]) 
         )
         # A good result of a single seed may be luck, so the command has the setting with the best mean, without a seed.
         setting = means_of(rows)[0]
-        texts = {key: setting[key] for key in best.texts if key != SEED}
+        values = {key: setting[key] for key in best.values if key != SEED}
         # If the command repeated the name of the sweep, the new run would be created among the sweep's runs.
-        overrides = [line for line in trials.space.overrides(texts) if key_of(line) != "name"]
+        overrides = [line for line in trials.space.overrides(values) if key_of(line) != "name"]
         print_topic("train", shlex.join(["gptmini", "train", *overrides, *arguments]))
 
     n_failed = sum(row.exit_code == MISUSE for row in rows)
@@ -76,7 +76,7 @@ def means_of(rows: Sequence[Row]) -> list[dict[str, Any]]:
     groups: dict[tuple, list[Row]] = {}
     for row in rows:
         if row.rank < inf:
-            setting = tuple(item for item in row.texts.items() if item[0] != SEED)
+            setting = tuple(item for item in row.values.items() if item[0] != SEED)
             groups.setdefault(setting, []).append(row)
 
     means: list[dict[str, Any]] = []
@@ -103,7 +103,7 @@ def _cells(row: Row) -> dict[str, Any]:
         "bits_per_byte": row.run.bits_per_byte,
         "step": row.run.best_step,
         "seconds": None if status is None else status.seconds,
-        **row.texts,
+        **row.values,
         "reason": None if status is None else status.reason,
         "run": row.run.folder,
     }
@@ -113,6 +113,6 @@ def _lines(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> list[st
     lines = [list(columns)]
     for row in rows:
         values = [row.get(name) for name in columns]
-        shown = [f"{value:.5g}" if isinstance(value, float) else value for value in values]
-        lines.append(["" if value is None else str(value) for value in shown])
+        texts = [f"{value:.5g}" if isinstance(value, float) else value for value in values]
+        lines.append(["" if text is None else str(text) for text in texts])
     return aligned(lines)

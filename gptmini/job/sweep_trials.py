@@ -1,7 +1,7 @@
 """The trials of a sweep. Trial n is the run SWEEP/n, and the files of this run are the only record of the trial.
 
 The run's config.yaml contains the values of the trial, its checkpoint says how far it is, and its file 'state' says how
-it ended. SWEEP/sweep.yaml contains what is tried. SWEEP/.locks/n is locked by the sweep that trains trial n.
+it ended. SWEEP/sweep.yaml contains the values to try. The sweep that trains trial n locks SWEEP/.locks/n.
 """
 
 import math
@@ -31,7 +31,7 @@ class Row(NamedTuple):
     """A trial that has started."""
 
     trial: int
-    texts: Mapping[str, str]  # the values of the varied keys; empty until the run has stored them
+    values: Mapping[str, str]  # of the varied keys; empty until the run has stored them
     run: Overview
 
     @property
@@ -91,15 +91,17 @@ class Trials:
 
     def values_of(self, number: int) -> dict[str, str]:
         """Return the values of a trial by key, as on the command line. Draw them if its run has not stored them."""
-        stored = self._stored_values(number)
-        if stored:
-            return stored
+        values = self._stored_values(number)
+        if values:
+            return values
         if self.sampler == "grid":
             return self.space.point(number)
         finished = []
         if self.sampler == "tpe":
             rows = [row for row in self.rows() if row.exit_code == 0]
-            finished = [(row.texts, row.run.bits_per_byte) for row in rows if row.run.bits_per_byte]
+            finished = [
+                (row.values, row.run.bits_per_byte) for row in rows if row.run.bits_per_byte
+            ]
         return self.space.draw(self.seed, number, finished)
 
     def record(self, number: int, code: int, reason: str | None) -> None:
@@ -118,8 +120,8 @@ class Trials:
 
     def rows(self) -> list[Row]:
         """Return the rows of all trials that have started."""
-        found = [self._row(number) for number in range(self.n_trials)]
-        return [row for row in found if row is not None]
+        rows = [self._row(number) for number in range(self.n_trials)]
+        return [row for row in rows if row is not None]
 
     def _row(self, number: int) -> Row | None:
         if number in self._ended:
@@ -134,9 +136,9 @@ class Trials:
             run = overview_of(folder)
         elif lock is not None and run.status is None:
             return None  # it has not started
-        # Only the run knows the values that the sampler 'tpe' has drawn.
-        values = self._stored_values if self.sampler == "tpe" else self.values_of
-        row = Row(number, values(number), run)
+        # Only the run knows the values that the sampler 'tpe' has drawn, because they depend on the earlier trials.
+        values_of = self._stored_values if self.sampler == "tpe" else self.values_of
+        row = Row(number, values_of(number), run)
         if run.status is not None and row.exit_code in ENDED:
             # The process of the run may take a second to end.
             row = row._replace(run=replace(run, state=run.status.state))
@@ -158,7 +160,7 @@ class Trials:
         return status is not None and status.exit_code in ENDED
 
     def _lock(self, number: int) -> FileLock | None:
-        """Lock a trial. Return None if it has ended or another process trains it."""
+        """Lock an open trial. Return None if the trial has ended or another process trains it."""
         lock = FileLock(self.folder / ".locks" / str(number))
         try:
             lock.acquire(timeout=0)

@@ -28,64 +28,65 @@ class Space:
 
     @property
     def lists(self) -> dict[str, tuple[str, ...]]:
-        """The values of each key that has a list of values."""
-        found = {key: getattr(values, "choices", ()) for key, values in self.dimensions.items()}
-        return {key: texts for key, texts in found.items() if texts}
+        """The values of each key that has a list of values, instead of an interval."""
+        lists = {key: getattr(dim, "choices", ()) for key, dim in self.dimensions.items()}
+        return {key: values for key, values in lists.items() if values}
 
     def point(self, number: int) -> dict[str, str]:
         """Return the values of one point of the grid by key. The last key changes fastest from point to point."""
         points = itertools.product(*self.lists.values())
-        texts = next(itertools.islice(points, number, None))
-        return dict(zip(self.lists, texts, strict=True))
+        point = next(itertools.islice(points, number, None))
+        return dict(zip(self.lists, point, strict=True))
 
     def draw(
         self, seed: int, number: int, finished: Sequence[tuple[Mapping[str, str], float]]
     ) -> dict[str, str]:
         """Draw the values of a trial, as on the command line.
 
-        Without finished trials (values and loss), the values depend only on the seed and the number. Otherwise,
-        Optuna's Tree-structured Parzen Estimator prefers values near good trials.
+        Optuna's Tree-structured Parzen Estimator prefers values near the good ones of the finished trials, which are
+        given as values and loss. Without finished trials, the values depend only on the seed and the number.
         """
         import optuna
 
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         own_seed = Random(f"{seed}/{number}").getrandbits(32)
         study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=own_seed))
-        for texts, loss in finished:
-            values = {key: texts[key] if key in self.lists else float(texts[key]) for key in texts}
+        for values, loss in finished:
+            params = {
+                key: text if key in self.lists else float(text) for key, text in values.items()
+            }
             trial = optuna.create_trial(
-                params=values,
+                params=params,
                 distributions=dict(self.dimensions),
                 value=loss,
             )
             study.add_trial(trial)
-        drawn = study.ask(dict(self.dimensions)).params
-        return {key: text_of(drawn[key], values) for key, values in self.dimensions.items()}
+        params = study.ask(dict(self.dimensions)).params
+        return {key: text_of(params[key], dim) for key, dim in self.dimensions.items()}
 
-    def overrides(self, texts: Mapping[str, str]) -> list[str]:
+    def overrides(self, values: Mapping[str, str]) -> list[str]:
         """Return all overrides of the run with these values of the varied keys."""
-        return [*self.fixed, *(f"{key}={text}" for key, text in texts.items())]
+        return [*self.fixed, *(f"{key}={text}" for key, text in values.items())]
 
     def examples(self) -> list[list[str]]:
         """Return the overrides of a few runs that cover every value of every list, and both ends of every interval.
 
-        The first run has the first value of each key. Each other run changes one key, as all combinations would take
-        too long.
+        The first run has the first value of each key. Each other run changes one key, because all combinations would
+        take too long.
         """
-        values = {
-            key: self.lists.get(key)
-            or [text_of(interval.low, interval), text_of(interval.high, interval)]
-            for key, interval in self.dimensions.items()
+        examples = {
+            key: self.lists.get(key) or [text_of(dim.low, dim), text_of(dim.high, dim)]
+            for key, dim in self.dimensions.items()
         }
-        first = {key: texts[0] for key, texts in values.items()}
-        others = [first | {key: text} for key, texts in values.items() for text in texts[1:]]
-        return [self.overrides(texts) for texts in (first, *others)]
+        first = {key: texts[0] for key, texts in examples.items()}
+        others = [first | {key: text} for key, texts in examples.items() for text in texts[1:]]
+        return [self.overrides(values) for values in (first, *others)]
 
 
-def text_of(value: Any, values: Any) -> str:
-    """Return a value as it is written in an override. A float of an interval has few digits and stays inside."""
+def text_of(value: Any, interval: Any) -> str:
+    """Return a value as it is written in an override. A float has few digits and stays inside its interval."""
     if isinstance(value, float):
-        value = min(max(float(f"{value:.{DIGITS}g}"), values.low), values.high)
+        value = min(max(float(f"{value:.{DIGITS}g}"), interval.low), interval.high)
     return str(value)
 
 

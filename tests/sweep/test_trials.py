@@ -28,7 +28,7 @@ def finish_all(trials, loss_of=lambda texts: 1.0):
     for number in range(trials.n_trials):
         loss = loss_of(trials.values_of(number))
         begin(trials, number, loss, state="done", exit_code=0)
-    return [row.texts for row in trials.rows()]
+    return [row.values for row in trials.rows()]
 
 
 @pytest.mark.parametrize("sampler", ["grid", "random"])
@@ -111,4 +111,4 @@ def test_a_run_that_failed_before_it_had_a_folder_has_a_row(tmp_path):
     trials.record(3, 2, "model.n_heads=3")
     (row,) = trials.rows()
     assert (row.trial, row.run.state, row.run.status.reason) == (3, "failed", "model.n_heads=3")
-    assert row.texts == trials.values_of(3)
+    assert row.values == trials.values_of(3)
