@@ -1,4 +1,4 @@
-"""The summary of a run for a table of runs. It contains the overrides, the progress and the best loss of the run."""
+"""The summary of a run for a table of runs: its state, progress, best loss and overrides."""
 
 import math
 from dataclasses import dataclass
@@ -14,8 +14,10 @@ class Overview:
 
     folder: Path
     state: str  # 'running', 'done', 'ended', 'stopped', 'failed', 'killed' or 'damaged'
-    changed: list[str]  # overrides, each KEY=VALUE
-    by: str | None = None  # the cause that ended or stopped the run, or made it fail
+    changed: list[str]  # the overrides that change the result, each KEY=VALUE
+    by: str | None = (
+        None  # what ended, stopped or failed the run, such as a signal, a callback or an error
+    )
     step: int | None = None  # optimizer steps done
     max_steps: int | None = None
     loss: float | None = None  # lowest validation loss, in nats per token
@@ -56,8 +58,7 @@ def _overview_of(folder: Path) -> Overview:
         # A run logs more often than it saves a checkpoint.
         step = max((line[STEP] for line in read_lines(folder)), default=step)
     elif stored is None or stored.state == "running":
-        # The stored step is the step of the latest checkpoint. Later steps are lost.
-        state = "killed"
+        state = "killed"  # the stored step is that of the latest checkpoint; later steps are lost
     else:
         state = stored.state
         by = stored.by

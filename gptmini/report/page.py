@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from gptmini.report.reported_run import ReportedRun
 from gptmini.report.tags import LAYOUT
 
-MOST_VERSIONS = 20  # maximum number of versions of a sample or a table under one heading
+MOST_VERSIONS = 20  # maximum number of validations whose samples are on the page
 
 # The policy in the head keeps a browser from loading anything, whatever the run's files contain.
 PAGE = """<!doctype html>
@@ -70,13 +70,11 @@ def _sections_of_one_run(run: ReportedRun) -> Iterator[tuple[str, str]]:
     yield "Summary", figures_table([run])
     yield from charts([run])
 
-    # The page shows the samples and tables of the latest validation. The
-    # samples and tables of earlier validations open on a click.
     yield "Samples", newest_first(samples(run, MOST_VERSIONS))
     for tag, pictures in run.pictures.items():
         # The first and the last image show what training changed; all images would make the page large.
-        shown = [pictures[0], pictures[-1]] if len(pictures) > 1 else pictures
-        images = [(step, image("png", path.read_bytes())) for step, path in shown]
+        ends = [pictures[0], pictures[-1]] if len(pictures) > 1 else pictures
+        images = [(step, image("png", path.read_bytes())) for step, path in ends]
         # zoom/attention is named "Attention".
         name = tag.partition("/")[2].replace("_", " ").capitalize()
         yield name, newest_first(images)
@@ -130,7 +128,7 @@ def figures_table(runs: list[ReportedRun]) -> str:
 def _differences_table(runs: list[ReportedRun]) -> str:
     keys = set()
     for run in runs:
-        keys.update(run.config)
+        keys |= run.config.keys()
 
     rows = [["", *(run.name for run in runs)]]
     for key in sorted(keys):
@@ -165,8 +163,8 @@ def _lines(
 
     The name is empty if there is only one run, and the tag is empty if only one tag matches.
     """
-    is_shown = re.compile("|".join(patterns)).search
-    tags = {tag for run in runs for tag in run.curves if is_shown(tag)}
+    matches = re.compile("|".join(patterns)).search
+    tags = {tag for run in runs for tag in run.curves if matches(tag)}
 
     lines = {}
     for run in runs:
@@ -178,7 +176,10 @@ def _lines(
 
 
 def newest_first(versions: list[tuple[int, str]]) -> str:
-    """Return the HTML of versions, each (step, HTML), oldest first. All versions except the latest open on a click."""
+    """Return the HTML of samples or images of several validations. Only the latest is open; a click opens another.
+
+    The versions are (step, HTML), oldest first.
+    """
     if not versions:
         return ""
 

@@ -1,4 +1,4 @@
-"""The contents of a run folder that a report shows: curves, texts, tables, pictures and configuration."""
+"""What a report shows of a run folder: curves, texts, tables, pictures and configuration."""
 
 from pathlib import Path
 from typing import Any

@@ -1,1 +1,1 @@
-"""Lightning loggers that write to files, to TensorBoard and to the console."""
+"""Lightning loggers that write metrics.jsonl and TensorBoard events, and print on the console."""

@@ -1,4 +1,4 @@
-"""The console output of a training run, and the plain copy of the output in train.log."""
+"""Show the progress of a training run on the console and in train.log."""
 
 import math
 import time
@@ -38,7 +38,7 @@ COLUMNS = {
 class ConsoleLogger(Logger):
     """A logger that shows a progress bar on a terminal, and prints plain lines elsewhere and to train.log.
 
-    Only the first rank has it.
+    Only the first rank has this logger.
 
     Args:
         screen: prints on the console of the user and in train.log.
@@ -134,18 +134,16 @@ class ConsoleLogger(Logger):
 
         last = len(self.validations) - 1
         best = min(range(last + 1), key=lambda i: _ordered(self.validations[i]["val/loss"]))
-        # For a long run, show the first and the last validation, some evenly spaced validations between them, and the
-        # best validation.
+        # A long run has too many validations for a table.
         evenly_spaced = [round(i * last / (ROWS - 1)) for i in range(ROWS)]
-        shown = sorted({best, *evenly_spaced})
 
-        logged = set().union(*self.validations)  # tags that any validation has
-        used = {name: column for name, column in COLUMNS.items() if column[0] in logged}
-        rows = [["step", *used, ""]]
-        for i in shown:
+        tags = set().union(*self.validations)
+        columns = {name: column for name, column in COLUMNS.items() if column[0] in tags}
+        rows = [["step", *columns, ""]]
+        for i in sorted({best, *evenly_spaced}):
             validation = self.validations[i]
             row = [str(validation["step"])]
-            for tag, form in used.values():
+            for tag, form in columns.values():
                 row.append(form.format(validation[tag]) if tag in validation else "")
             is_best = i == best and math.isfinite(validation["val/loss"])
             row.append("best" if is_best else "")

@@ -114,21 +114,20 @@ class MetricsLogger(RunLogger):
 
     def write(self, step: int, entries: Entries) -> None:
         """Append a line. Write each image to a file in pictures/, and write the name of the file into the line."""
-        named = {}
+        values = dict(entries)
         for tag, value in entries.items():
-            named[tag] = value
             if isinstance(value, bytes):
                 plain_tag = re.sub(r"[^\w.-]", "_", tag)
                 name = f"{plain_tag}-{step}.png"
-                named[tag] = {"picture": name}
+                values[tag] = {"picture": name}
                 path = self.folder / PICTURES / name
                 path.parent.mkdir(exist_ok=True)
                 with replacing(path) as file:
                     file.write(value)
 
-        # The metric of a user may have the name 'step' or 'time'. It must not replace gptmini's step and time.
-        own = {STEP: step, TIME: round(time.time(), 3)}
-        self._append(line_of({**own, **named, **own}))
+        # Step and time come first in a line. A user's metric with one of these names must not replace them.
+        stamp = {STEP: step, TIME: round(time.time(), 3)}
+        self._append(line_of({**stamp, **values, **stamp}))
         self.has_failed = False
 
     def flush(self) -> None:

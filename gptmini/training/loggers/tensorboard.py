@@ -6,9 +6,12 @@ from collections.abc import Sequence
 
 from lightning.pytorch.utilities import rank_zero_only
 
-# Protobuf creates this class during the import, so type checkers do not see it.
+# Protobuf creates these classes during the import, so type checkers do not see them.
 # pyrefly: ignore[missing-module-attribute]
 from tensorboard.compat.proto.summary_pb2 import Summary
+
+# pyrefly: ignore[missing-module-attribute]
+from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 from torch.utils.tensorboard import FileWriter
 from torch.utils.tensorboard.summary import custom_scalars, hparams, text
 
@@ -30,7 +33,7 @@ LARGEST_NUMBER = 2**53
 class EventLogger(RunLogger):
     """A logger that writes TensorBoard events directly into the run folder.
 
-    After a disk error, it stops writing events. A resumed run rewrites all events from metrics.jsonl.
+    After a disk error, the logger writes no more events. A resumed run rewrites all events from metrics.jsonl.
     """
 
     topic = "events"
@@ -44,9 +47,9 @@ class EventLogger(RunLogger):
     def rewrite(self, lines: Sequence[Line]) -> None:
         """Rewrite the event files of a resumed run from the lines of its metrics.jsonl.
 
-        TensorBoard's own solution is a new event file with the option purge_step. This does not work. TensorBoard's
-        default loader, the fast loader, ignores purge_step. It drops the later points of a tag only if the tag is
-        logged again, and it keeps the first HParams entry. TensorBoard's slow loader shows texts twice.
+        TensorBoard's own solution, a new event file with the option purge_step, does not work. TensorBoard's default
+        loader, the fast loader, ignores purge_step: it drops the later points of a tag only if the tag is logged again,
+        and keeps the first HParams entry. TensorBoard's slow loader shows texts twice.
         """
         self.attempt(lambda: self._write_lines(lines))
 
@@ -71,8 +74,8 @@ class EventLogger(RunLogger):
                 self._add(_image(tag, value), step, now)
             elif isinstance(value, list):
                 is_table = any(isinstance(row, list) for row in value)
-                shown = _table(value) if is_table else _samples(value)
-                self._add(text(encodable(tag), encodable(shown)), step, now)
+                markdown = _table(value) if is_table else _samples(value)
+                self._add(text(encodable(tag), encodable(markdown)), step, now)
 
     @rank_zero_only
     def log_layout(self) -> None:
@@ -89,9 +92,9 @@ class EventLogger(RunLogger):
         self, values: dict[str, object], changed: Sequence[str], others: Sequence[str]
     ) -> None:
         """Add the run, with values by dotted key, to TensorBoard's HParams page. The changed keys are first."""
-        plain = {encodable(key): _hparams_value(value) for key, value in values.items()}
+        hparams_values = {encodable(key): _hparams_value(value) for key, value in values.items()}
         columns = [encodable(key) for key in changed]
-        for summary in _hparams_summaries(plain, columns, others):
+        for summary in _hparams_summaries(hparams_values, columns, others):
             self.attempt(lambda summary=summary: self._add(summary, 0))
 
     def flush(self) -> None:
@@ -153,13 +156,9 @@ def _hparams_summaries(
 
     TensorBoard reads the columns from one of the compared runs. It reads an entry from each run.
     """
-    # Protobuf creates this class during the import, so type checkers do not see it.
-    # pyrefly: ignore[missing-module-attribute]
-    from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
-
     _, entry, _ = hparams(values, {})
-    shown = {key: values[key] for key in (*changed, *others)}
-    columns, _, _ = hparams(shown, dict.fromkeys(COMPARED))
+    values_of_columns = {key: values[key] for key in (*changed, *others)}
+    columns, _, _ = hparams(values_of_columns, dict.fromkeys(COMPARED))
 
     plugin = columns.value[0].metadata.plugin_data
     content = HParamsPluginData.FromString(plugin.content)
