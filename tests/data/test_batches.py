@@ -52,7 +52,7 @@ def test_a_pass_covers_every_window_once(n_tokens, number, seed):
 
 @pytest.mark.parametrize("n_tokens", [0, 1, 7, 13])
 def test_a_file_shorter_than_two_windows_is_refused(n_tokens):
-    wanted = rf"two windows of context_length=7 tokens, got {n_tokens} tokens; give more"
+    wanted = rf"model.context_length=7 requires 14 training tokens, got {n_tokens}; "
     with pytest.raises(ValueError, match=wanted):
         window_starts(np.arange(3), n_tokens=n_tokens, context_length=7, seed=0)
 

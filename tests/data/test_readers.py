@@ -148,7 +148,7 @@ def test_encoding_parts_gives_the_ids_of_the_whole_text(text):
 def test_a_run_without_white_space_is_refused_by_the_name_of_its_file(tmp_path, monkeypatch):
     monkeypatch.setattr(cutting, "LONGEST_RUN", 50)
     (tmp_path / "a.txt").write_text("a " + 70 * "x")
-    with pytest.raises(UserError, match=r"a\.txt .* 50 characters .* starts with ' ?x"):
+    with pytest.raises(UserError, match=r"a\.txt .* 50 characters .* start with ' ?x"):
         documents(tmp_path / "a.txt")
     (tmp_path / "a.txt").write_text("a " + 40 * "x" + " b")
     assert documents(tmp_path / "a.txt") == ["a " + 40 * "x" + " b"]

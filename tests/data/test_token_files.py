@@ -119,7 +119,7 @@ def write_characters(path):
 MISTAKES = {
     "cut short": (
         write_cut_short,
-        r"a\.bin must contain \d+ ids .* header, got .* [\d,]+ bytes; ",
+        r"a\.bin must contain \d+ ids .* header, got [\d,]+ bytes; ",
     ),
     "a version": (
         lambda path: as_llm_c_writes(path, IDS, version=3),
@@ -139,7 +139,7 @@ MISTAKES = {
     ),
     "characters": (
         write_characters,
-        r"meta\.pkl .*; .* tokenizer=char",
+        r"meta\.pkl\); .* tokenizer=char",
     ),
 }
 

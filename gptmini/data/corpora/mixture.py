@@ -187,13 +187,12 @@ class Mixture(LinkedCorpus):
             kind = store.meta["builder"]["name"]
             if kind != preparation.kind:
                 raise UserError(
-                    f"all sources must have the same tokenizer, got {kind} in {store.folder} and {preparation.kind} "
-                    f"in the others; set tokenizer={OPTIONS.get(kind, kind)}, or give text instead of this folder"
+                    f"{store.folder} has the tokenizer {kind}, and other sources have {preparation.kind}; "
+                    f"set tokenizer={OPTIONS.get(kind, kind)}, or give the text instead of the folder"
                 )
             if identity_of(store.tokenizer_state) != identity_of(first.tokenizer_state):
                 raise UserError(
-                    f"all sources must have the same tokenizer, but {first.folder} and {store.folder} have different "
-                    "tokenizers; to learn one tokenizer from all texts, give the texts instead of the folders"
+                    f"{first.folder} and {store.folder} have different tokenizers; give their texts instead"
                 )
         return first.tokenizer
 
@@ -207,7 +206,7 @@ def _source(name: str, settings: SourceSettings, defaults: dict[str, Any]) -> Mi
     if isinstance(path, str | Path) and is_prepared(Path(path).expanduser()):
         if options:
             raise UserError(
-                f"{path} is a prepared folder, so {key} must have only the keys 'path' and 'weight', got "
+                f"{path} is a prepared folder; {key} may have only path and weight, got "
                 f"{', '.join(sorted(options))}"
             )
         store = TokenStore(Path(path).expanduser())

@@ -53,7 +53,7 @@ class PublishedText(Corpus):
         if sha256 is not None and digest != sha256:
             raise UserError(
                 f"{url if is_new else self.file} must have SHA-256 {sha256}, got {digest}; "
-                "to train on your own text, use data=text data.path=FILE"
+                "for your own text, use data=text data.path=FILE"
             )
         if is_new:
             self.file.parent.mkdir(parents=True, exist_ok=True)
@@ -97,6 +97,6 @@ def download(url: str) -> bytes:
 def missing_text_error(what: str) -> UserError:
     """Return the error for a missing text that only a run folder names, which may come from somebody else."""
     return UserError(
-        f"{what} is missing, and gptmini does not download text that only a run folder names; "
-        "if you trust this run, run gptmini prepare with the overrides of the run to download the text"
+        f"{what} is missing, and only a run folder names it; "
+        "if you trust the run, download the text with gptmini prepare"
     )

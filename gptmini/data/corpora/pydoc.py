@@ -73,8 +73,7 @@ class PydocCorpus(Corpus):
         topic_file = self.root / "pydoc_data" / "topics.py"
         if not modules or not topic_file.is_file():
             raise UserError(
-                f"data=pydoc requires the source files of Python's standard library in {self.root}; "
-                "use data=text instead"
+                f"data=pydoc requires Python's standard library in {self.root}; use data=text instead"
             )
         return [topic_file, *sorted(modules, key=self._parts)]
 

@@ -98,8 +98,7 @@ class TokenFiles(LinkedCorpus):
     def documents(self) -> Iterator[Document]:
         """Raise UserError, because token files do not contain text."""
         raise UserError(
-            "cannot learn a tokenizer from token files, because these files do not contain text; "
-            "give the tokenizer that encoded the files, such as tokenizer=gpt2"
+            "token files have no text to learn a tokenizer from; give their tokenizer, such as tokenizer=gpt2"
         )
         yield  # makes this function a generator, as in other corpora
 
@@ -148,7 +147,7 @@ class TokenFiles(LinkedCorpus):
         dtypes = {file.dtype for file in (*self.files, *self.val_files)}
         if len(dtypes) > 1:
             raise UserError(
-                "the ids of all token files must have the same size, got ids of 2 bytes and ids of 4 bytes"
+                "the ids of all token files must have the same size, got 2 bytes and 4 bytes"
             )
         return dtypes.pop()
 
@@ -170,7 +169,7 @@ def counts_of(files: Sequence[TokenFile], tokenizer: Tokenizer, watcher: Watcher
             if largest_id >= tokenizer.n_vocab:
                 raise UserError(
                     f"{file.path} must contain ids below the vocabulary size {tokenizer.n_vocab}, got {largest_id}; "
-                    "use the tokenizer that encoded the file"
+                    "use the tokenizer of the file"
                 )
             n_bytes += int(byte_lengths[block].sum(dtype=np.int64))
             if tokenizer.end_of_text is not None:
@@ -203,8 +202,7 @@ def read_header(path: Path) -> TokenFile:
         if dtype is not None:
             if n_tokens < 1 or size != HEADER + n_tokens * dtype.itemsize:
                 raise UserError(
-                    f"{path} must contain {n_tokens:,} ids according to its header, got a file of {size:,} bytes; "
-                    "if the file is truncated, copy the file again"
+                    f"{path} must contain {n_tokens:,} ids by its header, got {size:,} bytes; copy the file again"
                 )
             return TokenFile(path, HEADER, n_tokens, dtype)
         versions = [str(supported) for number, supported in TYPES if number == magic]
@@ -232,13 +230,11 @@ def _check_raw(path: Path, size: int, start: bytes) -> None:
     words = np.frombuffer(start[: len(start) // 4 * 4], dtype="<u2")
     if len(words) >= MANY_ZEROS and not words[1::2].any():
         raise UserError(
-            f"{path} must contain ids of {RAW.itemsize} bytes, but probably contains ids of 4 or 8 bytes; "
-            "convert the ids to uint16"
+            f"{path} must contain ids of {RAW.itemsize} bytes, got ids of 4 or 8 bytes; convert the ids to uint16"
         )
     if path.with_name("meta.pkl").exists():
         raise UserError(
-            f"{path} contains ids of characters from nanoGPT, because meta.pkl is in the same folder; "
-            "train on the original text with tokenizer=char"
+            f"{path} contains nanoGPT's ids of characters (see meta.pkl); train on its text with tokenizer=char"
         )
 
 

@@ -32,7 +32,7 @@ class StoredFile(NamedTuple):
             if not is_right:
                 raise UserError(
                     f"{self.path} is missing or no longer has {self.size:,} bytes; restore the file, or run "
-                    "gptmini prepare data=tokens data.path=... with the new path of the file"
+                    "gptmini prepare data=tokens data.path=NEW_PATH"
                 )
             return
 

@@ -63,12 +63,11 @@ def read_meta(folder: Path) -> dict:
     digest = meta.pop("digest", None)
     if meta.get("format") != FORMAT:
         raise UserError(
-            f"{path} must have format {FORMAT}, got {meta.get('format')!r} (gptmini 0.2 wrote formats 1 and 2); "
-            f"{remedy(folder)}"
+            f"{path} must have format {FORMAT}, got {meta.get('format')!r}; {remedy(folder)}"
         )
     if digest_of_json(meta) != digest:
         raise UserError(
-            f"{path} was edited: the digest in the file does not match the content of the file; {remedy(folder)}"
+            f"{path} was edited: its digest does not match its content; {remedy(folder)}"
         )
     return meta
 

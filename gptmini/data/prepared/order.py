@@ -107,8 +107,8 @@ def window_starts(
     windows_per_pass = n_windows(n_tokens, context_length)
     if windows_per_pass < 1:
         raise UserError(
-            f"the train split must have at least two windows of context_length={context_length} tokens, "
-            f"got {n_tokens} tokens; give more text, or lower model.context_length"
+            f"model.context_length={context_length} requires {2 * context_length} training tokens, got {n_tokens}; "
+            "give more text, or lower model.context_length"
         )
 
     numbers = np.asarray(sequences, dtype=np.int64)

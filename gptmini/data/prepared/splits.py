@@ -113,8 +113,8 @@ class SplitDocuments:
         self.boundary = int(n_all * (1 - wanted))
         if n_documents > 1:
             self._watcher.on_note(
-                f"holding out whole documents would take {100 * fraction:.2g}% of the text; holding out the last "
-                f"{100 * wanted:.3g}% instead (this may cut one document)"
+                f"holding out the last {100 * wanted:.3g}% of the text, because whole documents would take "
+                f"{100 * fraction:.2g}%"
             )
         raise SplitsChanged
 

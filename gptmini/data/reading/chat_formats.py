@@ -143,8 +143,8 @@ def _prompt_and_completion(record: dict[str, Any]) -> list[Any]:
     if isinstance(prompt, list) and isinstance(completion, list):
         return [*prompt, *completion]
     raise ChatFormatError(
-        f"the fields 'prompt' and 'completion' must be two strings or two lists of messages, got {_shown(prompt)} "
-        f"and {_shown(completion)}"
+        "the fields 'prompt' and 'completion' must be two strings or two lists of messages, got "
+        f"{_shown(prompt)} and {_shown(completion)}"
     )
 
 

@@ -46,8 +46,8 @@ def in_parts(blocks: Iterable[Document], file: Path) -> Iterator[Document]:
 
         if len(pending) > PART + LONGEST_RUN:
             raise UserError(
-                f"{file} has a run of more than {LONGEST_RUN:,} characters without white space; "
-                f"add white space to this run, which starts with {pending[:20]!r}"
+                f"{file} has more than {LONGEST_RUN:,} characters without white space, which start with "
+                f"{pending[:20]!r}; add white space"
             )
         if block.ends:
             if pending:

@@ -177,7 +177,7 @@ def test_no_text_is_downloaded_that_only_the_run_folder_names(
     place = tmp_path / "theirs"
     own = yaml.safe_load((CONFIGS / "data" / "shakespeare.yaml").read_text())
     rewrite(data=own | {"folder": str(place), "url": "http://localhost:1/theirs"})
-    said = "does not download text that only a run folder names"
+    said = "only a run folder names it"
     resume("trainer.max_steps=9").assert_refused(said)
 
     assert asked == []
