@@ -20,6 +20,7 @@ class Corpus(ABC):
     """A text as documents in a fixed order. A subclass must define name, identity and documents."""
 
     name: str  # part of the fingerprint
+    folder_name: str = ""  # the prepared folder's name starts with it, or with the name of the corpus if it is empty
     # Fraction of the documents to hold out. Documents that already have a split are not counted. None if each document
     # has a split.
     val_fraction: float | None = None
@@ -32,11 +33,6 @@ class Corpus(ABC):
     on_error: str = "fail"
     # False if parts of the corpus may be tokens. These tokens then determine the tokenizer.
     is_text: bool = True
-
-    @property
-    def folder_name(self) -> str:
-        """The start of the prepared folder's name. It is not part of the fingerprint."""
-        return self.name
 
     @abstractmethod
     def identity(self, digest_of: DigestOf) -> dict:

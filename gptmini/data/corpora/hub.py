@@ -1,7 +1,4 @@
-"""Datasets of the Hugging Face hub. Their Parquet files are downloaded once, or read from a local folder.
-
-A local folder must have the same layout as a dataset on the hub.
-"""
+"""Datasets of the Hugging Face hub. Their Parquet files are downloaded once, or read from a folder of their layout."""
 
 import json
 import re
@@ -33,8 +30,7 @@ CONVERTED = "refs/convert/parquet"
 HELD_OUT = ("validation", "valid", "val", "dev", "test")
 NAMES_SHOWN = 20  # number of names that an error shows
 ADDRESS = "https://huggingface.co/datasets/"  # start of the address of a dataset on the hub
-# This file is in the folder of the downloaded files. It contains the list of all files of the dataset.
-LIST = "gptmini-files.json"
+LIST = "gptmini-files.json"  # the list of all files of a dataset, next to the downloaded files
 # The training files and the held-out files. Paths are relative to the root of the dataset.
 SplitFiles = tuple[list[str], list[str]]
 
@@ -136,7 +132,7 @@ def _downloaded(
     *,
     may_download: bool,
 ) -> SplitFiles:
-    # The list of all files of the dataset and the commit are stored next to the files, so that later runs work offline.
+    # The list and its commit are stored, so that later runs work offline and read the same files.
     path_of_list = root / LIST
     listing: dict[str, Any] = {}
     if path_of_list.is_file():
@@ -149,8 +145,7 @@ def _downloaded(
     if not may_download:
         raise missing_text_error(f"the dataset {dataset}")
 
-    # Imported here, because this import takes a third of a second.
-    from huggingface_hub import HfApi
+    from huggingface_hub import HfApi  # takes a third of a second
 
     api = HfApi()
     instead = "data.dataset may also be a local folder with the Parquet files of the dataset"

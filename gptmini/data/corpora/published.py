@@ -1,4 +1,4 @@
-"""Texts that are published on the web. Each text is downloaded once, and its digest is checked."""
+"""Texts that are published on the web. gptmini downloads each text once and checks its digest."""
 
 import hashlib
 from collections.abc import Iterator
@@ -79,7 +79,7 @@ class PublishedText(Corpus):
 
 def download(url: str) -> bytes:
     """Return the bytes at the address url. Raise UserError if the download fails."""
-    # Imported here, because the imports take a tenth of a second and most runs do not download anything.
+    # These imports take a tenth of a second, and most runs do not download anything.
     import http.client
     import urllib.request
 

@@ -1,4 +1,4 @@
-"""A corpus of the documentation that comes with Python. The corpus does not need a download."""
+"""The documentation that comes with Python, as a text that needs no download."""
 
 import ast
 import hashlib
@@ -16,16 +16,12 @@ from gptmini.settings import STRICT
 from gptmini.system.errors import UserError
 from gptmini.tokenizer import Document
 
-# These folders of the standard library are skipped. They contain tests, installed packages, and the help topics. The
-# help topics are read separately, before the modules.
+# Folders with tests, installed packages, and the help topics, which are read separately, before the modules.
 PYDOC_SKIPPED = {"test", "tests", "idle_test", "site-packages", "dist-packages", "pydoc_data"}
 
 
 class PydocCorpus(Corpus):
-    """The documentation in every CPython. The corpus contains the help topics, followed by the docstrings.
-
-    Modules are parsed, but not imported.
-    """
+    """The help topics of CPython, followed by the docstrings of its modules, which are parsed but not imported."""
 
     name = "pydoc"
 
@@ -54,7 +50,7 @@ class PydocCorpus(Corpus):
 
     @cached_property
     def _texts(self) -> list[str]:
-        """All texts. They are cached, because parsing the modules takes seconds. The texts need only two megabytes."""
+        # Cached, because parsing the modules takes seconds. The texts need only two megabytes.
         texts: list[str] = []
         for path in self._sources():
             tree = ast.parse(path.read_bytes())

@@ -70,7 +70,7 @@ class TextCorpus(Corpus):
         self.loss_on = loss_on
         self.on_error = on_error
         self.name = name
-        self._folder_name = name if name != UNNAMED else short_name(path) or UNNAMED
+        self.folder_name = "" if name != UNNAMED else short_name(path)
         self.val_fraction = val_fraction if val_path is None else None
         self._reader_settings: dict[str, Any] = {
             "field": field,
@@ -99,11 +99,6 @@ class TextCorpus(Corpus):
         self._reader = self._new_reader()
         self._n_bytes_done = 0  # bytes on disk of the files that were read completely
         self._empty: list[Path] = []  # files without text
-
-    @property
-    def folder_name(self) -> str:
-        """The name of the text. Without a name, the name of its files, or "text" if this name has no ASCII letters."""
-        return self._folder_name
 
     def identity(self, digest_of: DigestOf) -> dict:
         """Return the digest and the format of each file in order, the split rule, and the settings of the reader."""

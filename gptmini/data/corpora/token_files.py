@@ -96,7 +96,7 @@ class TokenFiles(LinkedCorpus):
         return identity
 
     def documents(self) -> Iterator[Document]:
-        """Raise UserError, because token files do not contain text."""
+        """Raise UserError, because there is no text."""
         raise UserError(
             "token files have no text to learn a tokenizer from; give their tokenizer, such as tokenizer=gpt2"
         )

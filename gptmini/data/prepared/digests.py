@@ -9,9 +9,8 @@ from pathlib import Path
 from gptmini.system.errors import UserError
 from gptmini.system.files import replacing
 
-# Do not keep the digest of a file that changed less than this number of seconds ago. If the file changes a second time
-# within the time resolution of the file system, its stamp stays the same. The file system FAT has the coarsest time
-# resolution, which is two seconds.
+# Keep only digests of files that are older than this number of seconds. A second change within the time resolution of
+# the file system leaves the stamp unchanged, and FAT, the coarsest file system, has a resolution of two seconds.
 SETTLING = 2
 
 
@@ -54,8 +53,7 @@ class Digests:
     def save(self) -> None:
         """Save the digests for later processes."""
         if self._has_new:
-            # If the folder is not writable (for example, it belongs to another user), the next run reads the files
-            # again.
+            # Another user's folder may not be writable. The next run then reads the files again.
             with suppress(OSError), replacing(self._cache) as file:
                 file.write(json.dumps(self._known, indent=0).encode("utf-8"))
 

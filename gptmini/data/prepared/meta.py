@@ -8,20 +8,17 @@ from gptmini.system.errors import UserError
 from gptmini.system.files import replacing
 from gptmini.system.untrusted import read_json
 
-# Version of the format of prepared folders. The version is part of the fingerprint, so that a new format gets a new
-# folder.
-FORMAT = 3
+FORMAT = 3  # version of prepared folders; part of the fingerprint, so that a new format gets a new folder
 SPLITS = ("train", "val")  # training text and held-out text
 
 
 def find_prepared(folder: Path, near: Path) -> Path:
-    """Find the prepared folder of a run, which the run stores relative to the directory in which it was started.
+    """Find the prepared folder of a run. The run stores its path relative to the directory where it was started.
 
     Look in the working directory, and then in the parent folders of `near`, a file of the run, beginning with the
     nearest. If no folder is found, return `folder` unchanged.
     """
-    places = [Path(), *near.absolute().parents]
-    for place in places:
+    for place in [Path(), *near.absolute().parents]:
         if (place / folder / "meta.json").is_file():
             return place / folder
     return folder

@@ -119,7 +119,7 @@ class Preparation:
         self.digests.save()
 
         ending = f"{self.kind}-{self.contents['fingerprint'][:12]}"
-        self.folder = folder_ending_with(root, corpus.folder_name, ending)
+        self.folder = folder_ending_with(root, corpus.folder_name or corpus.name, ending)
         self.task_files = TaskFiles(self.folder)
 
     def open(self) -> TokenStore:

@@ -18,15 +18,15 @@ from gptmini.data.prepared.splits import n_bytes_of
 from gptmini.system.files import replacing
 from gptmini.tokenizer import Document, Tokenizer, document_prefix
 
-# Bytes of text in a task. A task is small for three reasons. It must fit into memory. If the process is killed, its
-# running tasks are lost. The last task runs alone.
+# Bytes of text in a task. Small tasks fit into memory, and a killed process loses little work.
 TASK = 2**22
-# Maximum number of parts of documents in a task. Python needs a few hundred bytes of memory for each part.
-MOST_PARTS = 2**17
+MOST_PARTS = (
+    2**17
+)  # parts of documents in a task; Python needs a few hundred bytes of memory for each
 
 
 class Task(NamedTuple):
-    """A task of a preparation. It contains consecutive text of a corpus."""
+    """Consecutive text of a corpus, which one thread encodes."""
 
     number: int  # from 0
     documents: list[Document]  # documents and parts of documents, each with its split
@@ -63,8 +63,8 @@ def in_order(
 ) -> Iterator[tuple[int, bool]]:
     """Run tasks in threads. Yield the number of bytes and the result of each task, in the order of the tasks.
 
-    `work` may stop early if its event is set. At most two tasks for each worker are in memory. Processes are not
-    needed, because tokenizers mostly run outside Python.
+    `work` may stop early if its event is set. At most two tasks for each worker are in memory. Threads are as fast as
+    processes, because tokenizers mostly run outside Python.
     """
     running: deque[tuple[int, Future[bool]]] = deque()
     is_over = Event()

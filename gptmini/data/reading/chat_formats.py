@@ -9,9 +9,8 @@ from gptmini.data.reading.cutting import PART
 
 CHAT_FIELD = "messages"  # the field that contains the chat, unless data.field names another one
 SHOWN = 60  # number of characters of a value that an error message shows
-# A part of the identity of prepared chats. It changes if the same files lead to other tokens.
-CHAT_VERSION = 2
-# The role of each speaker in ShareGPT's format. The keys are the names of speakers that datasets use.
+CHAT_VERSION = 2  # part of the fingerprint; raise it when the same chats lead to other tokens
+# The role for each name that datasets in ShareGPT's format give a speaker.
 SPEAKERS = {
     "system": "system",
     "human": "user",
@@ -23,13 +22,13 @@ SPEAKERS = {
     "tool": "tool",
     "observation": "tool",
 }
-# Fields that other programs use to choose what is trained on. Only Alpaca's format uses "history".
+# Fields that change what other programs train on. gptmini ignores them, except "history" in Alpaca's format.
 UNUSED = ("chosen", "rejected", "label", "functions", "documents", "history")
 LABELS = ("label", "kto_tag")  # false if the answer of a record is a bad example
 
 
 class ChatFormatError(ValueError):
-    """An error for a record that does not contain a chat. The text of the error states the problem for the user."""
+    """The error for a record that does not contain a chat. Its text states the problem for the user."""
 
 
 def messages_of(record: Any, field: str | None) -> list[dict[str, Any]]:
@@ -149,7 +148,7 @@ def _prompt_and_completion(record: dict[str, Any]) -> list[Any]:
 
 
 ALPACA = ("instruction", "output")
-# The function that reads each format. The keys are the names of the fields that identify the format.
+# The function that reads each format. The keys are the fields that identify the format.
 FORMATS: dict[tuple[str, ...], Callable[[dict[str, Any]], Any]] = {
     ("messages",): lambda record: record["messages"],
     ("conversations",): lambda record: record["conversations"],

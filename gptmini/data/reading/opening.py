@@ -19,7 +19,6 @@ from gptmini.system.files import install_command
 
 BLOCK = 2**20  # bytes that are read at a time
 LONGEST_LINE = 2**26  # most characters of a line or a record, because a record must fit into memory
-# The fix in a UserError.
 ENCODING_REMEDY = "give a text file, or set data.encoding to the encoding of the file"
 UNPACKERS: dict[str, Callable] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 PACKED = (*UNPACKERS, ".zst")
@@ -54,10 +53,7 @@ Encoding = Annotated[str, AfterValidator(_known_encoding)]
 
 
 class Format(NamedTuple):
-    """The format of a file. The extensions of the file determine the format.
-
-    For example, a.jsonl.zst contains JSON records that are compressed with Zstandard.
-    """
+    """The format of a file by its extensions. For example, a.jsonl.zst contains compressed JSON records."""
 
     kind: str  # "jsonl", "csv", "tsv", "parquet", or "text" for any other extension
     packing: str  # an extension of PACKED; empty if the file is not compressed
@@ -214,7 +210,7 @@ class Lines:
         return f"{self._path}, line {self._number:,} (byte {self._offset:,})"
 
     def __iter__(self) -> "Lines":
-        """Return self."""
+        """Return this iterator."""
         return self
 
     def __next__(self) -> str:

@@ -1,4 +1,4 @@
-"""Recognise files that gptmini wrote, so that gptmini does not train on these files.
+"""Recognise what gptmini wrote, so that it does not train on its own output.
 
 | kind | recognised by |
 |---|---|
