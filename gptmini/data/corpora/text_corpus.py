@@ -11,21 +11,8 @@ from gptmini.console.names import names_of
 from gptmini.data.corpus import Corpus, DigestOf, HeldOut
 from gptmini.data.reading.chat_formats import CHAT_VERSION
 from gptmini.data.reading.opening import Encoding, format_of, open_text
-from gptmini.data.reading.paths import (
-    Paths,
-    find_files,
-    hold_out,
-    note_about,
-    short_name,
-)
-from gptmini.data.reading.readers import (
-    FieldName,
-    LossOn,
-    OnError,
-    Reader,
-    Separator,
-    Template,
-)
+from gptmini.data.reading.paths import Paths, find_files, hold_out, note_about, short_name
+from gptmini.data.reading.readers import FieldName, LossOn, OnError, Reader, Separator, Template
 from gptmini.settings import STRICT, FileName
 from gptmini.system.errors import UserError
 from gptmini.tokenizer import Document
