@@ -34,8 +34,8 @@ class SourceSettings(TypedDict):
     """The configuration of a source. It contains a path, a weight, and optional arguments of TextCorpus."""
 
     path: Paths  # a prepared folder, or files with text
-    # Number of sequences from this source in a block. The sum of all weights is the number of sequences in a block. A
-    # block must be short compared to a run.
+    # Number of sequences from this source in a block. All weights together are the length of a block. It must be short
+    # compared to a run, because a run that ends in the middle of a block has read other proportions.
     weight: Annotated[int, Field(ge=1, le=10_000)]
     val_path: NotRequired[Paths | None]
     val_fraction: NotRequired[HeldOut]

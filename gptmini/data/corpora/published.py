@@ -1,6 +1,8 @@
 """Texts that are published on the web. gptmini downloads each text once and checks its digest."""
 
 import hashlib
+import http.client
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -79,10 +81,6 @@ class PublishedText(Corpus):
 
 def download(url: str) -> bytes:
     """Return the bytes at the address url. Raise UserError if the download fails."""
-    # These imports take a tenth of a second, and most runs do not download anything.
-    import http.client
-    import urllib.request
-
     try:
         with urllib.request.urlopen(url, timeout=DOWNLOAD_TIMEOUT) as response:
             return response.read()

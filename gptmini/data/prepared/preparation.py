@@ -265,7 +265,7 @@ class Preparation:
 
 @contextmanager
 def _locked(folder: Path, watcher: Watcher) -> Iterator[None]:
-    from filelock import FileLock, Timeout  # imports asyncio
+    from filelock import FileLock, Timeout  # imports asyncio, which takes a tenth of a second
 
     path = folder.with_name(f".{folder.name}.lock")
     lock = FileLock(path)

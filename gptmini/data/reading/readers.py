@@ -285,7 +285,7 @@ class Reader:
 
 def _missing(where: str, field: str, names: list[str]) -> str:
     printable = [name if name.isprintable() else repr(name) for name in names[:FIELDS_SHOWN]]
-    # gptmini.evaluation.held_out replaces data.field by the option --field.
+    # gptmini evaluate replaces data.field by the option --field.
     return (
         f"{where}: expected the field '{field}' (set data.field to read another one), got the fields "
         f"{', '.join(printable) or 'none'}"
