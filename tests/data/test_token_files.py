@@ -131,7 +131,7 @@ MISTAKES = {
     ),
     "four bytes": (
         lambda path: np.arange(99, dtype="<u4").tofile(path),
-        r"a\.bin must contain ids of 2 bytes, .* ids of 4 or 8 bytes; convert",
+        r"a\.bin must contain ids of 2 bytes, got .* 4 or 8 bytes; convert",
     ),
     "another tokenizer": (
         lambda path: as_nanogpt_writes(path, [257, 1, 2, 3]),

@@ -42,7 +42,7 @@ class PublishedText(Corpus):
         than sha256, or if the text cannot or must not be downloaded. Raises OSError if path cannot be read.
         """
         self.name = name
-        self.held_out = val_fraction
+        self.fraction_held_out = val_fraction
         self.file = Path(folder if path is None else path).expanduser()
         if path is None:
             self.file /= f"{name}.txt"
@@ -67,14 +67,14 @@ class PublishedText(Corpus):
         return {
             "corpus": self.name,
             "file": digest_of(self.file),
-            "val_fraction": self.held_out,
+            "val_fraction": self.fraction_held_out,
         }
 
     def documents(self) -> Iterator[Document]:
         """Yield the training text and the held-out text, each in parts of bounded size."""
         with open_text(self.file, "utf-8") as file:
             text = "".join(decoded(file))
-        boundary = int(len(text) * (1 - self.held_out))
+        boundary = int(len(text) * (1 - self.fraction_held_out))
         splits = [Document("train", text[:boundary]), Document("val", text[boundary:])]
         yield from in_parts(splits, self.file)
 

@@ -28,7 +28,7 @@ class PydocCorpus(Corpus):
     @validate_call(config=STRICT)
     def __init__(self, val_fraction: HeldOut) -> None:
         """Hold out approximately the fraction val_fraction of the documents."""
-        self.held_out = val_fraction
+        self.fraction_held_out = val_fraction
         self.root = Path(sysconfig.get_path("stdlib"))
 
     def identity(self, digest_of: DigestOf) -> dict:
@@ -38,7 +38,7 @@ class PydocCorpus(Corpus):
         ]
         return {
             "corpus": self.name,
-            "val_fraction": self.held_out,
+            "val_fraction": self.fraction_held_out,
             "python": ".".join(map(str, sys.version_info[:3])),
             "sha256": hashlib.sha256(repr(files).encode()).hexdigest(),
         }
@@ -46,7 +46,7 @@ class PydocCorpus(Corpus):
     def documents(self) -> Iterator[Document]:
         """Yield the topics sorted by name, and then the docstrings sorted by module path and line."""
         for text in self._texts:
-            yield Document(split_of(text, self.held_out), text)
+            yield Document(split_of(text, self.fraction_held_out), text)
 
     @cached_property
     def _texts(self) -> list[str]:

@@ -70,7 +70,7 @@ class TokenFiles(LinkedCorpus):
         Raises pydantic.ValidationError for an invalid value. Raises UserError if a file is not a token file.
         """
         self.name = name
-        self._held_out = val_fraction
+        self._fraction_held_out = val_fraction
         self._notes: list[str] = []
         self.files = _find_token_files("data.path", path)
 
@@ -92,7 +92,7 @@ class TokenFiles(LinkedCorpus):
         if self.val_files:
             identity["val_files"] = [digest_of(file.path) for file in self.val_files]
         else:
-            identity["val_fraction"] = self._held_out
+            identity["val_fraction"] = self._fraction_held_out
         return identity
 
     def documents(self) -> Iterator[Document]:
@@ -133,7 +133,7 @@ class TokenFiles(LinkedCorpus):
         if self.val_files:
             return {"train": self.files, "val": self.val_files}
 
-        boundary = int(sum(file.tokens for file in self.files) * (1 - self._held_out))
+        boundary = int(sum(file.tokens for file in self.files) * (1 - self._fraction_held_out))
         splits: dict[str, list[TokenFile]] = {"train": [], "val": []}
         for file in self.files:
             n_train = min(max(boundary, 0), file.tokens)
@@ -230,7 +230,7 @@ def _check_raw(path: Path, size: int, start: bytes) -> None:
     words = np.frombuffer(start[: len(start) // 4 * 4], dtype="<u2")
     if len(words) >= MANY_ZEROS and not words[1::2].any():
         raise UserError(
-            f"{path} must contain ids of {RAW.itemsize} bytes, got ids of 4 or 8 bytes; convert the ids to uint16"
+            f"{path} must contain ids of {RAW.itemsize} bytes, got probably 4 or 8 bytes; convert the ids to uint16"
         )
     if path.with_name("meta.pkl").exists():
         raise UserError(
