@@ -87,12 +87,13 @@ def _check_format(checkpoint: dict, path: Path) -> None:
         raise UserError(
             f"{path} is not a gptmini checkpoint: the gptmini header or the weights are missing"
         )
+
     written_by = str(entry.get("version"))
     is_known = isinstance(entry.get("format"), int) and entry["format"] == FORMAT
     if not is_known or written_by.startswith(UNREAD):
         raise UserError(
-            f"{path} was written by gptmini {written_by:.20}, in checkpoint format {entry.get('format')!r:.20}, which "
-            "this version cannot read; install that version, or export the model with it and import the export"
+            f"{path} was written by gptmini {written_by:.20}, in format {entry.get('format')!r:.20}; export the model "
+            "with that version, and import the export"
         )
 
 
@@ -149,6 +150,7 @@ def _weights_of(state: dict) -> dict[str, Tensor]:
     for name, tensor in weights.items():
         if not isinstance(tensor, Tensor) or not tensor.is_floating_point():
             raise UserError(f"the weight {name} of the checkpoint must be a floating-point tensor")
+
     dtypes = {tensor.dtype for tensor in weights.values()}
     if len(dtypes) > 1:
         names = ", ".join(sorted(map(str, dtypes)))

@@ -4,7 +4,6 @@ import argparse
 import json
 import math
 import sys
-from pathlib import Path
 
 from rich.console import Console
 
@@ -119,20 +118,17 @@ def open_text(options: argparse.Namespace, source: ModelSource) -> "evaluation.H
 
     Raises UserError if the text cannot be read, or if neither the options nor the checkpoint name a text.
     """
+    from gptmini.data import find_prepared
+
     if options.text is not None:
         return evaluation.TextFiles(options.text, options.field or FIELD, options.max_tokens)
 
-    folder = options.data or training_data_of(source)
+    folder = options.data
+    if folder is None and source.data_folder is not None:
+        folder = find_prepared(source.data_folder, source.path)
     if folder is None:
         raise UserError(
             f"{source.path} does not name its training data; give a prepared folder with --data, or text files with "
             "--text"
         )
     return evaluation.PreparedText(folder, options.split or SPLIT, options.max_tokens)
-
-
-def training_data_of(source: ModelSource) -> Path | None:
-    """Return the prepared folder that a model was trained on. Return None if its checkpoint does not name one."""
-    from gptmini.data import find_prepared
-
-    return None if source.data_folder is None else find_prepared(source.data_folder, source.path)

@@ -29,7 +29,7 @@ class PreparedText:
         if not self._has_ids_of(tokenizer):
             raise UserError(
                 f"{self._store.folder} was prepared with a different tokenizer than the model; "
-                "pass plain text files with --text"
+                "give plain text files with --text"
             )
         return self._store.excerpts(self._split, self._max_tokens)
 
@@ -40,8 +40,8 @@ class PreparedText:
         """
         if not self._store.has_index:
             raise UserError(
-                "--per-document and models with different tokenizers require a folder that stores where documents end, "
-                f"got {self._store.folder}; pass plain text files with --text"
+                f"{self._store.folder} does not store where documents end, which --per-document and models with "
+                "different tokenizers require; give plain text files with --text"
             )
         preparer = from_dict(
             self._store.tokenizer_state

@@ -53,7 +53,7 @@ def measure(
     batch_size: int,
     on_batch: Callable[[int, int], None],
 ) -> Measurement:
-    """Evaluate a model on its device. The documents are in a row, or each one is alone after the tokenizer's bos id.
+    """Evaluate a model on its device, with the documents in a row, or each document alone after the tokenizer's bos id.
 
     on_batch is called after each batch with the number of scored tokens and the total number of tokens.
     Raises UserError if the tokenizer does not fit the text, or if no scored token has text.
@@ -99,8 +99,8 @@ def measure(
         sums = sums._replace(n_bytes=lengths[has_tokens])
     if not n_bytes:
         raise UserError(
-            f"{text.name} must have text after its first token, because the first token is not scored; use a larger "
-            "--max-tokens or a different text"
+            f"{text.name} has no text after its first token, which is not scored; raise --max-tokens, or give a "
+            "different text"
         )
 
     if tokens_per_byte is None:
@@ -195,7 +195,7 @@ def scores_per_document(models: Sequence[TrainedModel], *, is_wanted: bool) -> b
     for trained in models:
         if bos_id_of(trained.tokenizer) is None:
             raise UserError(
-                f"the tokenizer of {trained.path} must have an end-of-text token to put before each document; "
-                "evaluate each run on its own, and without --per-document"
+                f"the tokenizer of {trained.path} has no end-of-text token to put before each document; "
+                "evaluate each run alone, without --per-document"
             )
     return True

@@ -114,15 +114,14 @@ def write_gguf(
 def _check_kind(model: GPT, kind: str) -> None:
     if kind not in KINDS:
         raise UserError(
-            f"cannot write model type {kind} as a GGUF file; train a Llama-style model, such as model=qwen_tiny, "
-            "llama_tiny or llama"
+            f"cannot write model type {kind} as a GGUF file; train a Llama-style model, such as model=qwen_tiny"
         )
     if model.config.mlp == "gelu_exact":
         raise UserError("mlp must be gelu to export the model as a GGUF file, got mlp=gelu_exact")
     scaling = model.config.rotary_scaling
     if KINDS[kind] != "llama" and scaling is not None and len(scaling) > 1:
         raise UserError(
-            f"in a GGUF file of type {kind}, rotary_scaling must be null or have only a factor, got Llama 3's scaling"
+            f"rotary_scaling must be null or a factor to write {kind} as a GGUF file, got Llama 3's scaling"
         )
 
 

@@ -67,8 +67,8 @@ def add_tokenizer(
         )
     if not isinstance(tokenizer, LibraryTokenizer):
         raise UserError(
-            f"a GGUF file requires a byte-pair tokenizer, got kind {tokenizer.kind}; export a folder instead, "
-            "or train with tokenizer=bpe or tokenizer=byte"
+            f"a GGUF file requires a byte-pair tokenizer, got kind {tokenizer.kind}; export a folder instead, or "
+            "train with tokenizer=bpe"
         )
     tree = json.loads(tokenizer.text)
     model = tree["model"]

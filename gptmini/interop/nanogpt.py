@@ -53,8 +53,8 @@ def read_nanogpt(path: Path, meta: Path | None = None) -> tuple[GPT, Tokenizer]:
     fitting = GPT2_SIZES if meta is None else (tokenizer.n_vocab,)
     if n_rows not in fitting:
         raise UserError(
-            f"the model in {path} has {n_rows!r:.80} ids, but the tokenizer has {tokenizer.n_vocab} ids; "
-            "for a character dataset, give the file meta.pkl of the dataset with --meta"
+            f"the model in {path} has {n_rows!r:.80} ids, but the tokenizer has {tokenizer.n_vocab} ids; for a "
+            "character dataset, give its meta.pkl with --meta"
         )
     try:
         return build_gpt(config, state, "gpt2").eval(), tokenizer

@@ -99,8 +99,7 @@ def _weight_files(path: Path) -> list[Path]:
         return [path / WEIGHTS]
     if not (path / INDEX).exists():
         raise UserError(
-            f"{path} must have {WEIGHTS}, or {INDEX} with the files that the index lists; gptmini does not read "
-            "pickled weights (.bin), because a pickle can run code"
+            f"{path} must have {WEIGHTS} or {INDEX}; pickled weights (.bin) are refused, because a pickle can run code"
         )
     index = checked(read_json(path / INDEX), Index, path / INDEX)
     names = sorted(set(index["weight_map"].values()))

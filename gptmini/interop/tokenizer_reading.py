@@ -89,7 +89,7 @@ def read_tokenizer(
     file = path / "tokenizer.json"
     if not file.exists():
         raise UserError(
-            f"{path} has no tokenizer.json; save the tokenizer of the model with transformers: "
+            f"{path} has no tokenizer.json; save the tokenizer with transformers: "
             f"AutoTokenizer.from_pretrained(MODEL).save_pretrained({str(path)!r})"
         )
     values = read_json(file)

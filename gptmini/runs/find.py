@@ -110,12 +110,11 @@ def find_checkpoint(path: str | Path) -> Path:
     folder = (path / "config.yaml").resolve().parent
     if is_run(folder) and is_training(folder):
         raise UserError(
-            f"{path} is training and has no checkpoint yet; it saves one after its first validation, "
-            "unless callbacks.checkpoints is off"
+            f"{path} is training and has no checkpoint yet; it saves one after its first validation, unless "
+            "callbacks.checkpoints is off"
         )
     raise UserError(
-        f"{path} has no checkpoint (checkpoints/best.ckpt or last.ckpt); train the run first, give a .ckpt file, or "
-        "use gptmini import for the model of another program"
+        f"{path} has no checkpoints/best.ckpt or last.ckpt; train the run, give a .ckpt file, or use gptmini import"
     )
 
 

@@ -16,7 +16,7 @@ def test_a_run_in_training_says_when_it_saves_its_first_checkpoint(tmp_path):
     for path in (run, tmp_path / "runs" / "latest"):
         with locked(run), pytest.raises(UserError, match=r"no checkpoint yet.*first validation"):
             find_checkpoint(path)
-    with pytest.raises(UserError, match=r"has no checkpoint .*train the run"):
+    with pytest.raises(UserError, match=r"has no checkpoints/best.ckpt .*train the run"):
         find_checkpoint(run)
 
 
