@@ -17,10 +17,10 @@ from gptmini.runs import METRICS, STEP, TIME, RunStatus, line_of, write_config, 
 from gptmini.system.errors import UserError
 from gptmini.system.files import new_folder
 from gptmini.system.process import restore_gc_and_sigint
+from gptmini.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from gptmini.model import GPT
-    from gptmini.tokenizer import Tokenizer
 
 
 OPTIONS = """

@@ -151,11 +151,13 @@ def to_gpt_config(config: dict) -> GPTConfig:
     kind = known_model_type(config.get("model_type"))
     checked(config, llama.ConfigTypes)
     architecture = ARCHITECTURES[kind]
+
     optional = OPTIONAL.get(kind, ())
     needed = [name for name in architecture.settings.values() if name not in optional]
     absent = [name for name in needed if name not in config]
     if absent:
         raise UserError(f"the config of a model of type {kind} must have {', '.join(absent)}")
+
     fixed = {**architecture.their_values, "quantization_config": None}
     if kind not in llama.KINDS:
         fixed["rope_scaling"] = None
@@ -167,6 +169,7 @@ def to_gpt_config(config: dict) -> GPTConfig:
     }
     for name, value in architecture.our_values.items():
         settings[name] = value[0] if isinstance(value, tuple) else value
+
     settings["mlp"] = _our_activation(config, kind, architecture)
     settings["init"] = "zero_projections" if kind == "nanochat" else "gpt2"
     # If tie_word_embeddings is missing, transformers ties the embeddings only in GPT-2, not in other models.

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TextIO
 
@@ -10,6 +11,7 @@ from gptmini.runs.find import find_run, named_run
 from gptmini.runs.metrics import Line, dropping_later_lines
 from gptmini.runs.resume import find_training_state, make_latest, remove_leftovers
 from gptmini.runs.run_folder import (
+    Identity,
     check_latest,
     identity_of,
     is_run,
@@ -23,37 +25,26 @@ from gptmini.runs.status import RunStatus, read_status, write_status
 from gptmini.system.untrusted import check_plain_folder
 
 
+@dataclass(eq=False)
 class Run:
-    """A run whose folder is locked.
+    """A run whose folder is locked."""
 
-    Args:
-        folder: the run's folder.
-        root: the folder of all runs. None if the run is not inside a folder of all runs.
-        resumed: whether an earlier process started the run.
-        state: the training state to resume from. None to start from the first step.
-        notes: lines for the user, such as a line about a damaged checkpoint that was skipped.
-    """
+    folder: Path
+    root: Path | None  # folder of all runs, if the run is inside one
+    resumed: bool  # whether an earlier process started the run
+    state: "checkpoint.TrainingState | None" = None  # None: start from the first step
+    notes: list[str] = field(
+        default_factory=list
+    )  # lines for the user, such as skipped checkpoints
+    end: RunStatus | None = None  # the state that the previous start of the run wrote
+    lines: list[Line] = field(default_factory=list)  # lines of metrics.jsonl up to self.step
+    overrides: Sequence[str] = ()  # of all starts of this run, each as KEY=VALUE
+    log: TextIO | None = None  # train.log, which begin() opens
+    identity: Identity = field(init=False)
 
-    def __init__(
-        self,
-        folder: Path,
-        root: Path | None,
-        *,
-        resumed: bool,
-        state: "checkpoint.TrainingState | None" = None,
-        notes: Sequence[str] = (),
-    ) -> None:
-        self.folder = folder
-        self.root = root
-        self.resumed = resumed
-        self.state = state
-        self.notes = list(notes)
-        self.identity = identity_of(folder)
-        self.end: RunStatus | None = None  # the state that the previous start of the run wrote
-        self.lines: list[Line] = []  # the lines of metrics.jsonl up to self.step
-        # The overrides of all starts of this run, each as KEY=VALUE.
-        self.overrides: Sequence[str] = ()
-        self.log: TextIO | None = None  # train.log, which begin() opens
+    def __post_init__(self) -> None:
+        """Read the identity of the run, or make one for a new run."""
+        self.identity = identity_of(self.folder)
 
     @property
     def step(self) -> int:

@@ -40,10 +40,10 @@ class RunStatus:
     seconds: float | None = None
 
 
-def write_status(folder: Path, state: RunStatus) -> None:
+def write_status(folder: Path, status: RunStatus) -> None:
     """Write the state of a run into the folder of the run. Another process sees either the old file or the new file."""
     with replacing(folder / STATUS) as file:
-        file.write(f"{json.dumps(asdict(state))}\n".encode())
+        file.write(f"{json.dumps(asdict(status))}\n".encode())
 
 
 def read_status(folder: Path) -> RunStatus | None:
