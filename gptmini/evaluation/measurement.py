@@ -34,13 +34,13 @@ class TrainedModel(NamedTuple):
 class Measurement(NamedTuple):
     """The evaluation of one model."""
 
-    path: Path  # checkpoint or exported folder
+    path: Path  # checkpoint file or Hugging Face folder
     convention: str  # description of the scoring convention
     unit: str  # name of the parts of the text, in the plural
     evaluation: Evaluation  # loss, number of tokens and bits per byte of the entire text
     tokens_per_byte: float  # number of tokens per byte, used to compute bits per byte
     n_bytes: (
-        int  # UTF-8 bytes of the scored text; if all documents are in a row, of the scored tokens
+        int  # UTF-8 bytes of the documents, or of the scored tokens if the documents are in a row
     )
     sums: Sums  # sums over each part of the text
 
@@ -89,14 +89,15 @@ def measure(
         byte_lengths=tokenizer.byte_lengths(),
         on_batch=lambda n_done: on_batch(n_done, n_tokens),
     )
+
     n_bytes = int(sums.n_bytes.sum())
-    ends = passages[0].ends
     if lengths is not None:
         # The bytes of the tokens may differ, because some tokenizers add a space or replace characters.
         n_bytes = round(lengths.sum())
-    if lengths is not None and ends is not None:
-        has_tokens = np.diff(ends, prepend=0) > 0  # (n_documents,)
-        sums = sums._replace(n_bytes=lengths[has_tokens])
+        ends = passages[0].ends
+        if ends is not None:
+            has_tokens = np.diff(ends, prepend=0) > 0  # (n_documents,)
+            sums = sums._replace(n_bytes=lengths[has_tokens])
     if not n_bytes:
         raise UserError(
             f"{text.name} has no text after its first token, which is not scored; raise --max-tokens, or give a "
