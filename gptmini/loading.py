@@ -61,7 +61,7 @@ def load_for_sampling(
 
     chosen = choose_device(device)
     model, tokenizer = load(path)
-    model.eval().to(device=chosen, dtype=choose_dtype(dtype, chosen, model.n_parameters))
+    model.to(device=chosen, dtype=choose_dtype(dtype, chosen, model.n_parameters))
     if chosen == "cpu" and not compile:
         pack(model)
     return model, tokenizer
@@ -69,10 +69,10 @@ def load_for_sampling(
 
 def source_of(path: str | Path) -> ModelSource:
     """Read everything about a model except its weights. path is the same as for load."""
-    return folder_source(Path(path)) if _is_exported(path) else checkpoint_source(path)
+    return folder_source(Path(path)) if _is_hugging_face(path) else checkpoint_source(path)
 
 
-def _is_exported(path: str | Path) -> bool:
+def _is_hugging_face(path: str | Path) -> bool:
     return (Path(path) / "config.json").is_file()
 
 
@@ -124,7 +124,7 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
         from gptmini.data import read_meta
 
         return from_dict(read_meta(folder)["tokenizer"])
-    if (folder / "tokenizer.json").is_file() and not _is_exported(folder):
+    if (folder / "tokenizer.json").is_file() and not _is_hugging_face(folder):
         return interop.read_tokenizer(folder)
     return source_of(folder).tokenizer
 
