@@ -31,7 +31,7 @@ class ModelSource(NamedTuple):
     config: GPTConfig
     tokenizer: Tokenizer
     model: "Callable[[], GPT]"  # reads the weights; returns the model on the CPU, in eval mode
-    published: Mapping[str, str]  # result of read_source_settings for the folder of the weights
+    published: Mapping[str, str]  # settings files of the folder that the weights come from, by name
     # How gptmini trained the model. None for a model that another program trained.
     step: int | None = None
     optimizer: str | None = None  # class of the optimizer's settings, such as MuonSettings
@@ -89,8 +89,9 @@ def folder_source(path: Path) -> ModelSource:
 
 
 def checkpoint_source(path: str | Path) -> ModelSource:
-    """Return the model of a run folder, of a folder of runs, or of a checkpoint file."""
+    """Return the model of a run folder, of a folder of runs, or of a checkpoint file, but not of an exported folder."""
     path = find_checkpoint(path)
+    # The checksums are verified when the weights are read.
     contents = checkpoint.read_checkpoint(path, mapped=True, is_checked=True)
     header = contents["gptmini"]
     config = checkpoint.config_of(header)
