@@ -5,13 +5,14 @@ import json
 import re
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from gptmini.commands.mistakes import print_error
 from gptmini.commands.sample_options import CHAT_COMMANDS, CHAT_HELP, rules_of
 from gptmini.commands.sample_output import SHOWN_ON_TERMINALS, prepare_stdin
 from gptmini.console.printing import print_lines, print_note, print_resolved_run
-from gptmini.generation import Conversation, Rules
+from gptmini.generation import Conversation, Request, Rules
 from gptmini.loading import load_for_sampling
 from gptmini.system.errors import UserError, did_you_mean
 from gptmini.system.files import encodable, expand_home
@@ -33,15 +34,13 @@ def chat_with(run: Path, options: argparse.Namespace) -> None:
             f"{run} has no chat template, because it was not trained on chats; fine-tune it with gptmini train "
             f"chats.jsonl init_from={run} data.template=chat, or continue text with --raw"
         )
-    conversation = Conversation(
-        model,
-        tokenizer,
-        rules,
-        messages=system_messages(options.system),
+    request = Request(
+        rules=rules,
         seed=options.seed,
         stop=options.stop,
         ignore_end_of_text=options.ignore_end_of_text,
     )
+    conversation = Conversation(model, tokenizer, request, system_messages(options.system))
     print_resolved_run(options.run, run)
     dtype = dtype_name(model.embedding.weight.dtype)
     if options.dtype == "auto" and dtype == "bf16":
@@ -133,7 +132,7 @@ def answer(conversation: Conversation, line: str, ctrl_c: CtrlC) -> None:
         noun = "message was" if n == 1 else "messages were"
         print_note(f"({n} old {noun} left out, because the context is full)")
     if conversation.finish == "length":
-        is_allowed = n_tokens == conversation.rules.max_new_tokens
+        is_allowed = n_tokens == conversation.request.rules.max_new_tokens
         fix = "raise --max-new-tokens" if is_allowed else "the context is full; use /clear or /undo"
         print_note(f"(stopped after {n_tokens} tokens; {fix})")
 
@@ -162,8 +161,9 @@ def obey(conversation: Conversation, name: str, argument: str) -> str:
         question = messages[places[-1]]["content"]
         del messages[places[-1] :]
         if name == "/retry":
-            conversation.seed += 1
-            if conversation.rules.temperature == 0:
+            request = conversation.request
+            conversation.request = replace(request, seed=request.seed + 1)
+            if request.rules.temperature == 0:
                 print_note("(the answer is the same, because --temperature is 0)")
             return question
         print_note(f"(removed the last turn: {question:.40})")

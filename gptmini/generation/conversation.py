@@ -7,8 +7,7 @@ from typing import Any, Literal, overload
 
 from gptmini.data import ChatFormatError, checked_messages
 from gptmini.generation.decoding import Request
-from gptmini.generation.options import as_list, checked_integer, checked_rules
-from gptmini.generation.rules import Rules
+from gptmini.generation.options import checked_request
 from gptmini.generation.session import Session, TextPiece
 from gptmini.model import GPT
 from gptmini.model.gpt import in_eval_mode
@@ -26,7 +25,8 @@ class Conversation:
     The model keeps its keys and values between turns. Therefore, each turn encodes only the tokens that are new.
 
     Attributes:
-        messages: the messages so far. A caller may change the messages between answers.
+        request: the rules of an answer, and its seed. A caller may change both attributes between answers.
+        messages: the messages so far.
         n_dropped: number of old messages that the model did not see for the last answer, because the conversation is
             longer than the context.
         finish: the reason why the last answer ended: end_of_text, stop or length. None if the answer was interrupted.
@@ -36,27 +36,19 @@ class Conversation:
         self,
         model: GPT,
         tokenizer: Tokenizer,
-        rules: Rules,
-        *,
+        request: Request,
         messages: Sequence[Message] = (),
-        seed: int,
-        stop: Sequence[str] = (),
-        ignore_end_of_text: bool = False,
     ) -> None:
-        """Start a conversation. The model is in eval mode. Each answer uses the seed and has at most max_new_tokens.
+        """Start a conversation. The model is in eval mode. Each answer follows the request, which has no prompt.
 
         Raises UserError if the tokenizer has no chat template.
         """
         self.model = model
         self.tokenizer = tokenizer
-        self.rules = rules
+        self.request = replace(request, leading=chat_encoder_of(tokenizer).leading)
         self.messages: list[Message] = list(messages)
-        self.seed = seed
-        self.stop = stop
-        self.ignore_end_of_text = ignore_end_of_text
         self.n_dropped = 0
         self.finish: str | None = None
-        self._encoder = chat_encoder_of(tokenizer)
         self._session = Session(model, tokenizer, reuse=True)
 
     def answer(self) -> Generator[TextPiece, None, None]:
@@ -66,23 +58,15 @@ class Conversation:
         template rejects the messages, or if the last message does not fit into the context.
         """
         context = self.model.config.longest_input
+        rules = self.request.rules
         prompt, self.n_dropped = prompt_within(
-            context, self.tokenizer, self.messages, self.rules.max_new_tokens
+            context, self.tokenizer, self.messages, rules.max_new_tokens
         )
         # The model must see the system message until the answer ends.
         room = room_for_answer(context, prompt)
-        n_tokens = min(self.rules.max_new_tokens or room, room)
+        rules = replace(rules, max_new_tokens=min(rules.max_new_tokens or room, room))
 
-        number = self._session.add(
-            Request(
-                prompt=prompt,
-                rules=replace(self.rules, max_new_tokens=n_tokens),
-                seed=self.seed,
-                stop=self.stop,
-                ignore_end_of_text=self.ignore_end_of_text,
-                leading=self._encoder.leading,
-            )
-        )
+        number = self._session.add(replace(self.request, prompt=prompt, rules=rules))
         self.finish = None
         answer = ""
 
@@ -143,15 +127,16 @@ def chat(
         checked = checked_messages(messages)
     except ChatFormatError as error:
         raise UserError(str(error)) from None
-    conversation = Conversation(
-        model,
-        tokenizer,
-        checked_rules(chat, max_new_tokens=max_new_tokens, temperature=temperature, **rules),
-        messages=checked,
-        seed=checked_integer("seed", seed),
-        stop=as_list(stop or ()),
+    request = checked_request(
+        chat,
+        seed=seed,
+        stop=stop,
         ignore_end_of_text=ignore_end_of_text,
+        max_new_tokens=max_new_tokens,
+        temperature=temperature,
+        **rules,
     )
+    conversation = Conversation(model, tokenizer, request, checked)
 
     def texts() -> Generator[str, None, None]:
         with in_eval_mode(model):

@@ -2,10 +2,11 @@
 
 from collections import defaultdict
 from collections.abc import Generator, Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
-from gptmini.generation.decoding import MOST_SAMPLES, Request
-from gptmini.generation.options import as_list, checked_integer, checked_rules
+from gptmini.generation.decoding import MOST_SAMPLES
+from gptmini.generation.options import checked_integer, checked_request
 from gptmini.generation.session import Session, TextPiece
 from gptmini.model import GPT
 from gptmini.model.gpt import in_eval_mode
@@ -53,10 +54,16 @@ def generate_stream(
     """
     num_samples = checked_integer("num_samples", num_samples, least=1)
     batch_size = checked_integer("batch_size", batch_size, least=1)
-    seed = checked_integer("seed", seed)
-    all_rules = checked_rules(
-        generate_stream, max_new_tokens=max_new_tokens, temperature=temperature, **rules
+    request = checked_request(
+        generate_stream,
+        seed=seed,
+        stop=stop,
+        ignore_end_of_text=ignore_end_of_text,
+        max_new_tokens=max_new_tokens,
+        temperature=temperature,
+        **rules,
     )
+    request = replace(request, n_likeliest=0 if log_probabilities else None)
     if compile and is_packed(model):
         raise UserError(
             "a packed model cannot be compiled; remove compile=True or the call of pack()"
@@ -70,8 +77,8 @@ def generate_stream(
 
     ids = _encode_prompts(tokenizer, texts)
     capacity = None  # the context; less than the context if every sample is shorter
-    if all_rules.max_new_tokens is not None:
-        capacity = max(map(len, ids), default=0) + all_rules.max_new_tokens
+    if request.rules.max_new_tokens is not None:
+        capacity = max(map(len, ids), default=0) + request.rules.max_new_tokens
 
     with in_eval_mode(model):
         session = Session(
@@ -80,13 +87,6 @@ def generate_stream(
             batch_size=min(batch_size, len(ids) * num_samples),
             capacity=capacity,
             compile=compile,
-        )
-        request = Request(
-            rules=all_rules,
-            seed=seed,
-            stop=as_list(stop or ()),
-            ignore_end_of_text=ignore_end_of_text,
-            n_likeliest=0 if log_probabilities else None,
         )
         for each in request.for_prompts(ids, num_samples):
             session.add(each)

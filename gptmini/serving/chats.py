@@ -46,20 +46,16 @@ def _choice(
     model: ServedModel,
     body: ChatRequest,
     index: int,
-    pieces: Sequence[TextPiece],
-    *,
+    pieces: list[TextPiece],
     is_first: bool,
-    finish: str | None,
 ) -> dict[str, Any]:
     text = "".join(piece.text for piece in pieces)
     message = {"content": text} if is_first or text else {}
     if is_first:
         message |= {"role": "assistant", "refusal": None}
     return {
-        "index": index,
         "delta" if body.stream else "message": message,
         "logprobs": _logprobs(pieces, model.tokenizer) if body.logprobs else None,
-        "finish_reason": finish,
     }
 
 

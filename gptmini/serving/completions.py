@@ -90,10 +90,8 @@ def _choice(
     body: CompletionRequest,
     echoes: Sequence[Echo],
     index: int,
-    pieces: Sequence[TextPiece],
-    *,
+    pieces: list[TextPiece],
     is_first: bool,
-    finish: str | None,
 ) -> dict[str, Any]:
     echo = echoes[index // body.n]
     text = "".join(piece.text for piece in pieces)
@@ -102,10 +100,8 @@ def _choice(
         text = echo.text + text
         pieces = [*echo.pieces, *pieces]
     return {
-        "index": index,
         "text": text,
         "logprobs": None if body.logprobs is None else _logprobs(pieces, model.tokenizer),
-        "finish_reason": finish,
     }
 
 

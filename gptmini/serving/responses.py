@@ -4,9 +4,9 @@ import asyncio
 import json
 import time
 import uuid
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from starlette.requests import Request as HTTPRequest
 from starlette.responses import JSONResponse, Response, StreamingResponse
@@ -20,18 +20,8 @@ from gptmini.serving.served_model import ServedModel
 from gptmini.system.errors import UserError
 
 RETRY_AFTER = 1  # if the queue is full, a client should try again after this number of seconds
-# Maps the reason why an answer ended to OpenAI's name for this reason.
-REASONS: dict[str | None, str] = {"end_of_text": "stop", "stop": "stop", "length": "length"}
-
-
-class ChoiceBuilder(Protocol):
-    """Makes a choice of a response from the number of an answer and some of its pieces."""
-
-    def __call__(
-        self, index: int, pieces: Sequence[TextPiece], *, is_first: bool, finish: str | None
-    ) -> dict[str, Any]:
-        """Return the choice. is_first: it is the whole answer or the first chunk. finish: a value of REASONS."""
-        ...
+# Maps the reason why an answer ended to OpenAI's name for this reason. None: it has not ended.
+REASONS = {None: None, "end_of_text": "stop", "stop": "stop", "length": "length"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +33,9 @@ class Responder:
     body: CompletionRequest | ChatRequest
     requests: Sequence[Request]  # one for each choice, or none if nothing is generated
     prompts: Sequence[Sequence[int]]
-    choice: ChoiceBuilder
+    # Makes the body of a choice: choice(index, pieces, is_first), where pieces are those of the answer, or of a chunk.
+    # is_first: whether the choice is the entire answer or the first chunk.
+    choice: Callable[[int, list[TextPiece], bool], dict[str, Any]]
 
     async def respond(self, request: HTTPRequest) -> Response:
         """Return all answers in one JSON object, or a stream of chunks. Raises QueueFullError."""
@@ -61,9 +53,7 @@ class Responder:
             answers.cancel()
         choices = [
             # An answer without pieces only repeats its prompt.
-            self.choice(
-                index, each, is_first=True, finish=REASONS[each[-1].finish] if each else "length"
-            )
+            self._choice(index, each, True, each[-1].finish if each else "length")
             for index, each in enumerate(pieces)
         ]
         n_drawn = sum(map(len, pieces))
@@ -73,7 +63,7 @@ class Responder:
         """Yield the events of a stream. The first and the last chunk of each answer have no generated text."""
 
         def event(index: int, finish: str | None = None, *, is_first: bool = False) -> str:
-            choice = self.choice(index, held[index], is_first=is_first, finish=finish)
+            choice = self._choice(index, held[index], is_first, finish)
             held[index] = []
             return _event(head | {"choices": [choice]})
 
@@ -91,12 +81,18 @@ class Responder:
                 if piece.text:
                     yield event(index)
                 if piece.finish is not None:
-                    yield event(index, REASONS[piece.finish])
+                    yield event(index, piece.finish)
             if has_usage:
                 yield _event(head | {"choices": [], "usage": self._usage(n_drawn)})
             yield "data: [DONE]\n\n"
         except RequestError as error:
             yield _event(error.body)
+
+    def _choice(
+        self, index: int, pieces: list[TextPiece], is_first: bool, finish: str | None
+    ) -> dict[str, Any]:
+        choice = self.choice(index, pieces, is_first)
+        return {"index": index, **choice, "finish_reason": REASONS[finish]}
 
     def _no_pieces(self) -> list[list[TextPiece]]:
         return [[] for _ in range(self.body.n * len(self.prompts))]

@@ -44,16 +44,13 @@ class Server:
     """Answers HTTP requests with one model."""
 
     def __init__(self, engine: Engine, tokenizer: Tokenizer, settings: ServerSettings) -> None:
-        self.engine = engine
-        self.tokenizer = tokenizer
-        self.settings = settings
         self.model = ServedModel(engine, tokenizer, settings)
         self._page = files("gptmini.serving").joinpath("page.html").read_text(encoding="utf-8")
         self._page_policy = content_security_policy(self._page)
 
     def app(self) -> Starlette:
         """Return the ASGI application."""
-        settings = self.settings
+        settings = self.model.settings
         middleware = [
             Middleware(
                 CORSMiddleware,
@@ -91,26 +88,27 @@ class Server:
 
         A client without the key learns only that the server is there.
         """
-        health = {"status": "ok", "needs_key": self.settings.api_key is not None}
-        if has_key(request, self.settings.api_key):
+        settings = self.model.settings
+        health = {"status": "ok", "needs_key": settings.api_key is not None}
+        if has_key(request, settings.api_key):
             health |= {
-                "model": self.settings.model,
-                "open": self.engine.n_open,
-                "chats": self.tokenizer.chat_template is not None,
-                "defaults": self.settings.defaults | {"seed": self.settings.seed},
+                "model": settings.model,
+                "open": self.model.engine.n_open,
+                "chats": self.model.tokenizer.chat_template is not None,
+                "defaults": settings.defaults | {"seed": settings.seed},
             }
         return JSONResponse(health)
 
     async def attention(self, request: HTTPRequest) -> Response:
         """Return the attention between the last tokens of a text or a chat. The web page shows it."""
-        body = parse(AttentionRequest, await json_of(request, self.settings.max_bytes))
+        body = parse(AttentionRequest, await json_of(request, self.model.settings.max_bytes))
         if body.messages is None:
             ids = await in_thread("text", self.model.text_ids, body.text)
         else:
             ids = await in_thread("messages", self.model.chat_ids, body.messages, {})
-        look = partial(last_attention, self.engine.model, ids, MOST_SHOWN)
-        weights = await asyncio.wrap_future(self.engine.call(look))
-        tokens = [token_text(self.tokenizer, i) for i in ids[-MOST_SHOWN:]]
+        look = partial(last_attention, self.model.engine.model, ids, MOST_SHOWN)
+        weights = await asyncio.wrap_future(self.model.engine.call(look))
+        tokens = [token_text(self.model.tokenizer, i) for i in ids[-MOST_SHOWN:]]
         content = {"tokens": tokens, "n_tokens": len(ids), "weights": weights}
         return await asyncio.to_thread(JSONResponse, content)  # it may have megabytes
 
@@ -124,7 +122,12 @@ class Server:
         return JSONResponse(self._described())
 
     def _described(self) -> dict[str, Any]:
-        return {"id": self.settings.model, "object": "model", "created": 0, "owned_by": "gptmini"}
+        return {
+            "id": self.model.settings.model,
+            "object": "model",
+            "created": 0,
+            "owned_by": "gptmini",
+        }
 
 
 def listen(host: str, port: int) -> socket.socket:

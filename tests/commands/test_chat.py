@@ -19,7 +19,7 @@ import pytest
 import gptmini
 import programs
 from gptmini.commands.chat_model import answer
-from gptmini.generation import Conversation, Rules, Session, prompt_within
+from gptmini.generation import Conversation, Request, Rules, Session, prompt_within
 from gptmini.loading import load
 from gptmini.system.errors import UserError
 from gptmini.system.signals import CtrlC
@@ -117,7 +117,7 @@ def test_fifty_turns_with_ctrl_c_at_random_moments_keep_the_history(chatty, tmp_
 def test_a_second_ctrl_c_ends_an_answer(chatty, monkeypatch, seconds, kept):
     """One press of the key can give two signals. Two seconds later, the user presses the key again."""
     model, tokenizer = load(chatty)
-    conversation = Conversation(model.eval(), tokenizer, Rules(), seed=1)
+    conversation = Conversation(model.eval(), tokenizer, Request(rules=Rules(), seed=1))
     times = iter(seconds)
     monkeypatch.setattr("time.monotonic", lambda: next(times))
     step = Session.step
@@ -150,9 +150,8 @@ def test_each_line_of_a_pipe_is_answered_as_a_conversation_is(chatty, tmp_path):
     assert result.stderr.count("\n") == 4 + 3  # /undo, /system and /clear
 
     model, tokenizer = load(chatty)
-    conversation = Conversation(
-        model.eval(), tokenizer, Rules(max_new_tokens=10, temperature=0.8), seed=3
-    )
+    request = Request(rules=Rules(max_new_tokens=10, temperature=0.8), seed=3)
+    conversation = Conversation(model.eval(), tokenizer, request)
 
     def said_to(line):
         conversation.messages.append({"role": "user", "content": line})
@@ -206,7 +205,7 @@ def test_old_turns_are_dropped_when_the_context_is_full_but_never_the_system_mes
     model, tokenizer = load(chatty)
     rules = Rules(max_new_tokens=20, temperature=0)
     system = {"role": "system", "content": "Be brief."}
-    conversation = Conversation(model.eval(), tokenizer, rules, messages=[system], seed=1)
+    conversation = Conversation(model.eval(), tokenizer, Request(rules=rules, seed=1), [system])
     dropped = []
     for turn in range(6):
         conversation.messages.append({"role": "user", "content": f"message {turn}"})
@@ -214,7 +213,7 @@ def test_old_turns_are_dropped_when_the_context_is_full_but_never_the_system_mes
         dropped.append(conversation.n_dropped)
         # The answer is that of a conversation that never had the dropped messages.
         kept = [system, *conversation.messages[1 + conversation.n_dropped : -1]]
-        fresh = Conversation(model, tokenizer, rules, messages=kept, seed=1)
+        fresh = Conversation(model, tokenizer, Request(rules=rules, seed=1), kept)
         assert said(fresh) == conversation.messages[-1]["content"]
     assert dropped[0] == 0 < dropped[-1]
     assert len(conversation.messages) == 13
@@ -234,7 +233,9 @@ def test_old_turns_are_dropped_when_the_context_is_full_but_never_the_system_mes
 
 def test_an_answer_ends_where_the_context_ends(chatty, capsys):
     model, tokenizer = load(chatty)
-    conversation = Conversation(model.eval(), tokenizer, Rules(), seed=1, ignore_end_of_text=True)
+    conversation = Conversation(
+        model.eval(), tokenizer, Request(rules=Rules(), seed=1, ignore_end_of_text=True)
+    )
     answer(conversation, "Hi", CtrlC())
     n_prompt = len("User: Hi\nAssistant:")
     # The last token of the answer does not need a place in the context of 96 tokens.
@@ -246,7 +247,8 @@ def test_messages_that_are_left_out_are_counted(chatty, capsys, n_old, named):
     model, tokenizer = load(chatty)
     old = [{"role": "user", "content": "a" * 90}] * n_old
     rules = Rules(max_new_tokens=3)
-    answer(Conversation(model.eval(), tokenizer, rules, messages=old, seed=1), "Hi", CtrlC())
+    request = Request(rules=rules, seed=1)
+    answer(Conversation(model.eval(), tokenizer, request, old), "Hi", CtrlC())
     assert named in capsys.readouterr().err
 
 
@@ -257,7 +259,7 @@ def test_chat_in_python_is_a_conversation(chatty):
     options = {"max_new_tokens": 10, "temperature": 0.7, "top_k": 20, "seed": 3}
     text = gptmini.chat(model, tokenizer, messages, **options)
     rules = Rules(max_new_tokens=10, temperature=0.7, top_k=20)
-    conversation = Conversation(model, tokenizer, rules, messages=messages, seed=3)
+    conversation = Conversation(model, tokenizer, Request(rules=rules, seed=3), messages)
     assert text == said(conversation)
     assert text == "".join(gptmini.chat(model, tokenizer, messages, stream=True, **options))
     assert text == gptmini.chat(model, tokenizer, messages, **options | {"seed": np.int64(3)})
@@ -285,7 +287,7 @@ def test_retry_answers_again_with_another_seed(chatty, tmp_path):
 
     model, tokenizer = load(chatty)
     rules = Rules(max_new_tokens=512, temperature=0.8)
-    conversation = Conversation(model, tokenizer, rules, messages=[question], seed=4)
+    conversation = Conversation(model, tokenizer, Request(rules=rules, seed=4), [question])
     assert said(conversation) == found["content"]
 
 
