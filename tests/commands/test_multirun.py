@@ -1,8 +1,12 @@
 """gptmini train -m is Hydra's multirun: each job is a run, in this process or in a launcher's processes."""
 
+import hydra
 import pytest
+from hydra.core.global_hydra import GlobalHydra
 
 from gptmini.commands import train
+from gptmini.configuration.compose import compose
+from gptmini.system.files import CONFIGS
 from run_folders import config_of, last
 
 
@@ -22,6 +26,13 @@ def assert_runs(tmp_path, *rates):
     assert sorted(config_of(run)["optimizer"]["lr"] for run in runs) == sorted(rates)
     for run in runs:
         assert last(run)["global_step"] == 4
+
+
+def test_a_configuration_is_composed_while_hydra_runs_a_job():
+    with hydra.initialize_config_dir(str(CONFIGS), version_base="1.3"):
+        running = GlobalHydra.instance().hydra
+        compose("train", [])
+        assert GlobalHydra.instance().hydra is running
 
 
 def test_each_job_is_a_run_and_tells_the_sweeper_its_best_loss(

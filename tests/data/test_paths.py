@@ -101,7 +101,7 @@ def test_a_folder_gives_what_begins_as_text_and_what_is_packed_or_of_records(tmp
         (tmp_path / name).write_bytes(data)
     files = find_files("data.path", tmp_path)
     assert [file.name for file in files.files] == [*texts]
-    assert [file.name for file in files.left_out] == [*others]
+    assert [file.name for file in files.without_text] == [*others]
 
 
 # Files that gptmini writes, and files with the same names that other programs may write.
@@ -150,13 +150,13 @@ def test_what_gptmini_wrote_is_known_by_contents_and_what_others_wrote_is_taken(
     paths = (tmp_path / "texts", f"{tmp_path}/texts/**/*.*[!n]")
     for path in paths:
         files = find_files("data.path", path)
-        assert (files.files, files.own) == (texts, [])
+        assert (files.files, files.written) == (texts, [])
 
     write(tmp_path / "texts" / "own", OWN)
     own = sorted(tmp_path / "texts" / "own" / name for name in OWN)
     for path in paths:
         files = find_files("data.path", path)
-        assert (files.files, files.own) == (texts, own)
+        assert (files.files, files.written) == (texts, own)
         (note,) = [note for note in files.notes() if "own" in note]
         assert str(own[0]) in note
 

@@ -110,9 +110,10 @@ def test_an_optimizer_that_does_not_bear_the_flag_finds_no_gradients(kind, make)
 def test_a_fused_optimizer_is_given_the_flag_and_not_waited_for():
     weight = torch.nn.Parameter(torch.ones(3))
     optimizer = torch.optim.AdamW([weight], fused=True)
-    for flag, moved in ((1.0, False), (0.0, True)):
+    for flag, moved in ((torch.tensor(1.0), False), (torch.tensor(0.0), True)):
         weight.grad = torch.full((3,), math.nan if flag else 1.0)
-        skip_step_if(optimizer, torch.tensor(flag))
+        skip_step_if(optimizer, flag)
+        assert optimizer.found_inf is flag
         optimizer.step()
         assert (not weight.equal(torch.ones(3))) == moved
 

@@ -56,15 +56,15 @@ class FoundFiles:
 
     # Each file appears once. Paths keep the order of the command line. Files of a folder or a glob are sorted by name.
     files: list[Path] = field(default_factory=list)
-    left_out: list[Path] = field(default_factory=list)  # files without text
-    own: list[Path] = field(default_factory=list)  # files and folders that gptmini wrote
+    without_text: list[Path] = field(default_factory=list)
+    written: list[Path] = field(default_factory=list)  # files and folders that gptmini wrote
     unreadable: list[Path] = field(default_factory=list)  # files and folders that may not be read
 
     def notes(self) -> list[str]:
         """Return one line for each reason why files were skipped."""
         return [
-            *note_about(self.left_out, "skipped (no readable text)"),
-            *note_about(self.own, "skipped (written by gptmini)", noun="path"),
+            *note_about(self.without_text, "skipped (no readable text)"),
+            *note_about(self.written, "skipped (written by gptmini)", noun="path"),
             *note_about(self.unreadable, "skipped (not readable)", noun="path"),
         ]
 
@@ -90,8 +90,8 @@ def find_files(key: str, paths: Paths, *, takes_own: bool = False) -> FoundFiles
         of_path = _find(key, str(path), takes_own)
         for file in of_path.files:
             files.setdefault(_identity_of(file), file)  # keep the first name of a file
-        result.left_out.extend(of_path.left_out)
-        result.own.extend(of_path.own)
+        result.without_text.extend(of_path.without_text)
+        result.written.extend(of_path.written)
         result.unreadable.extend(of_path.unreadable)
     result.files.extend(files.values())
     return result
@@ -194,12 +194,12 @@ def _find_by_glob(key: str, pattern: Path, takes_own: bool) -> FoundFiles:
         if not os.access(file, os.R_OK):
             result.unreadable.append(file)
             continue
-        written = [folder for folder in file.parents if folder not in named and is_own(folder)]
-        written += [file] if is_own_file(file) else []
-        if not written:
+        outputs = [folder for folder in file.parents if folder not in named and is_own(folder)]
+        outputs += [file] if is_own_file(file) else []
+        if not outputs:
             result.files.append(file)
-        elif written[0] not in result.own:
-            result.own.append(written[0])
+        elif outputs[0] not in result.written:
+            result.written.append(outputs[0])
     if not result.files:
         raise UserError(f"{key} must match a text file, got {pattern}; {result.notes()[0]}")
     return result
@@ -211,11 +211,11 @@ def _find_in_folder(key: str, folder: Path) -> FoundFiles:
         if not os.access(file, os.R_OK):
             result.unreadable.append(file)
         elif is_own_file(file):
-            result.own.append(file)
+            result.written.append(file)
         elif _holds_text(file):
             result.files.append(file)
         else:
-            result.left_out.append(file)
+            result.without_text.append(file)
 
     if not result.files:
         reasons = "; ".join(["", *result.notes()])
@@ -239,7 +239,7 @@ def _walk(root: Path, skipped: FoundFiles) -> Iterator[Path]:
         if identity in seen:
             subfolders.clear()
         elif is_own_folder(folder, names):
-            skipped.own.append(folder)
+            skipped.written.append(folder)
             subfolders.clear()
         else:
             # os.walk visits only the folders that stay in this list. Links come last, because a link may point to
