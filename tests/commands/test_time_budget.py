@@ -9,7 +9,7 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
-from gptmini.console import progress
+from gptmini.console import terminal
 from gptmini.data import TextCorpus
 from gptmini.job import budget
 from gptmini.training.budget import ladder, timing
@@ -34,7 +34,7 @@ def few_steps(monkeypatch):
     """Allow few steps on a text as small as my.txt, measure for only 0.2 s, and print every phase."""
     monkeypatch.setattr(ladder, "LEAST_STEPS", 1)
     monkeypatch.setattr(budget, "CHOSEN_SECONDS", 0.2)
-    monkeypatch.setattr(progress, "INTERVAL_OF_PHASES", 0)
+    monkeypatch.setattr(terminal, "INTERVAL_OF_PHASES", 0)
 
 
 @pytest.fixture

@@ -168,6 +168,7 @@ def store_of(*sources):
     ids = np.arange(sum(n for _, n in sources), dtype=np.uint16)
     return SimpleNamespace(
         sources=[TokenSource(f"{i}", weight, n) for i, (weight, n) in enumerate(sources)],
+        longest_context=20,
         n_tokens=lambda split: len(ids),
         training_windows=partial(cut_windows, ids),
     )
