@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from gptmini.data import batches as batches
     from gptmini.data import prepare as prepare
     from gptmini.evaluation import evaluate as evaluate
+    from gptmini.generation import chat as chat
     from gptmini.generation import generate as generate
     from gptmini.generation import generate_stream as generate_stream
-    from gptmini.generation.conversation import chat as chat
     from gptmini.job.result import TrainingResult
     from gptmini.loading import load as load
     from gptmini.model import GPT as GPT

@@ -111,14 +111,14 @@ def lines(ctrl_c: CtrlC, *, is_typed: bool) -> Iterator[str]:
 
 def answer(conversation: Conversation, line: str, ctrl_c: CtrlC) -> None:
     """Print the model's answer to a line while it is generated. If the line cannot be answered, forget it."""
-    shown_as = SHOWN_ON_TERMINALS if sys.stdout.isatty() else {}
+    escapes = SHOWN_ON_TERMINALS if sys.stdout.isatty() else {}
     n_before = len(conversation.messages)
     conversation.messages.append({"role": "user", "content": line})
     pieces = conversation.answer()
     n_tokens = 0
     try:
         for piece in ctrl_c.until_pressed(pieces):
-            print(piece.text.translate(shown_as), end="", flush=True)
+            print(piece.text.translate(escapes), end="", flush=True)
             n_tokens += 1
     except UserError:
         del conversation.messages[n_before:]
@@ -138,7 +138,7 @@ def answer(conversation: Conversation, line: str, ctrl_c: CtrlC) -> None:
 
 
 def obey(conversation: Conversation, name: str, argument: str) -> str:
-    """Carry out a command, and return the message that the model must answer then. The message is usually empty.
+    """Run a command of the chat. Return the message to answer next (/retry), or ''.
 
     Raises UserError if the command is unknown, if its argument or a turn is missing, or if a file cannot be written.
     """
@@ -182,8 +182,8 @@ def obey(conversation: Conversation, name: str, argument: str) -> str:
         noun = "message" if len(messages) == 1 else "messages"
         print_lines(f"saved {len(messages)} {noun} to {argument}")
     else:
-        known = [command.partition(" ")[0] for command in CHAT_COMMANDS]
-        fix = did_you_mean(name, known, otherwise=f"use one of: {CHAT_HELP}")
+        names = [command.partition(" ")[0] for command in CHAT_COMMANDS]
+        fix = did_you_mean(name, names, otherwise=f"use one of: {CHAT_HELP}")
         raise UserError(f"unknown command {name:.80}; {fix}")
 
     return ""

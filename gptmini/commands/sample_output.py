@@ -47,7 +47,7 @@ def show_text(pieces: Iterable[TextPiece], prompts: list[str], num_samples: int)
     A terminal gets control characters as escapes. Files and pipes get the text unchanged. The pieces of one sample must
     be consecutive, here and in show_jsonl.
     """
-    shown_as = SHOWN_ON_TERMINALS if sys.stdout.isatty() else {}
+    escapes = SHOWN_ON_TERMINALS if sys.stdout.isatty() else {}
     for number, of_sample in groupby(pieces, key=lambda piece: piece.sample):
         prompt, sample = divmod(number, num_samples)
         title = []
@@ -59,27 +59,27 @@ def show_text(pieces: Iterable[TextPiece], prompts: list[str], num_samples: int)
             gap = "\n" if number > 0 else ""
             print(f"{gap}--- {', '.join(title)}")
 
-        print(prompts[prompt].translate(shown_as), end="", flush=True)
+        print(prompts[prompt].translate(escapes), end="", flush=True)
         for piece in of_sample:
-            print(piece.text.translate(shown_as), end="\n" if piece.finish else "", flush=True)
+            print(piece.text.translate(escapes), end="\n" if piece.finish else "", flush=True)
 
 
 def show_jsonl(
     pieces: Iterable[TextPiece], prompts: list[str], num_samples: int, *, logprobs: bool
 ) -> None:
     """Print a line with a JSON object for each sample. The entry finish is null if Ctrl-C cut the sample off."""
-    shown_as = SHOWN_IN_JSON if sys.stdout.isatty() else {}
+    escapes = SHOWN_IN_JSON if sys.stdout.isatty() else {}
     for number, of_sample in groupby(pieces, key=lambda piece: piece.sample):
         prompt, sample = divmod(number, num_samples)
-        drawn = list(of_sample)
+        all_pieces = list(of_sample)
         record: dict[str, Any] = {
             "prompt": prompts[prompt],
             "sample": sample,
-            "text": "".join(piece.text for piece in drawn),
-            "finish": drawn[-1].finish,
-            "n_tokens": len(drawn),
+            "text": "".join(piece.text for piece in all_pieces),
+            "finish": all_pieces[-1].finish,
+            "n_tokens": len(all_pieces),
         }
         if logprobs:
-            record["tokens"] = [piece.token for piece in drawn]
-            record["logprobs"] = [piece.log_probability for piece in drawn]
-        print(json.dumps(record, ensure_ascii=False).translate(shown_as), flush=True)
+            record["tokens"] = [piece.token for piece in all_pieces]
+            record["logprobs"] = [piece.log_probability for piece in all_pieces]
+        print(json.dumps(record, ensure_ascii=False).translate(escapes), flush=True)

@@ -166,11 +166,11 @@ class Decoder:
             dtype=torch.float64,
             pin_memory=self.rules_device.type == "cuda",
         )  # (2, n)
-        wanted = [sample.request.n_likeliest for sample in samples if sample]
+        counts = [sample.request.n_likeliest for sample in samples if sample]
         drawing = self._step(
             inputs.to(self.rules_device, non_blocking=True),
             self._groups_of(samples),
-            max((n for n in wanted if n is not None), default=None),
+            max((n for n in counts if n is not None), default=None),
             self.seen,
         )
         values = drawing.tolist()  # n rows of 2 or more numbers

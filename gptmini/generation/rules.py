@@ -84,8 +84,8 @@ def apply_top_p(logits: Tensor, top_p: float) -> Tensor:
 
     # Keep a token if the more probable tokens together have not reached top_p.
     within = reached - probabilities < max(top_p, TINY)  # (..., n)
-    kept = torch.zeros_like(logits, dtype=torch.bool).scatter(-1, order, within)  # (..., V)
-    return logits.masked_fill(~kept, -torch.inf)
+    nucleus = torch.zeros_like(logits, dtype=torch.bool).scatter(-1, order, within)  # (..., V)
+    return logits.masked_fill(~nucleus, -torch.inf)
 
 
 def apply_min_p(logits: Tensor, min_p: float) -> Tensor:

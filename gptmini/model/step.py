@@ -105,13 +105,13 @@ class DecodingStep:
             strict=True,
         )
 
-        turned = cos is not None or bool(self.config.qk_norm)
+        must_turn = cos is not None or bool(self.config.qk_norm)
         grouped = self.n_kv_heads != self.config.n_heads
         for attention, mlp, keys, values, slot in layers:
             attention.qkv(attention.norm(x))
             queries = attention.queries
             keys_and_values = attention.keys_and_values
-            if turned:
+            if must_turn:
                 queries, keys_and_values = self._turn(attention, cos, sin)
 
             if same_position:

@@ -48,7 +48,7 @@ class Guard:
 
     def _check(self, request: HTTPRequest) -> None:
         host = re.sub(r":\d*$", "", request.headers.get("host", "")).lower()
-        is_known = any(fnmatchcase(host, known) for known in self.hosts)
+        is_known = any(fnmatchcase(host, pattern) for pattern in self.hosts)
         if not is_known and not re.fullmatch(ADDRESS, host):
             log_host(host)
             raise RequestError(

@@ -14,6 +14,7 @@ from gptmini.generation import generate
 from gptmini.model import GPT
 from gptmini.serving import listen
 from gptmini.tokenizer import CharTokenizer, chat_encoder_of
+from gptmini.tokenizer.chat.encoder import ChatEncoder
 from serving.clients import LETTERS, served
 from sizes import TALKATIVE
 from toys import wide_gpt
@@ -124,6 +125,19 @@ def test_a_chat_is_the_continuation_of_its_prompt(client, model):
     assert end.choices[0].delta.model_dump(exclude_none=True) == {}
     assert end.choices[0].finish_reason == choice.finish_reason
     assert last.usage == answer.usage
+
+
+def test_a_chat_is_rendered_once(client, monkeypatch):
+    texts = []
+    rendered = ChatEncoder._rendered
+
+    def keep_text(self, messages, **options):
+        texts.append(rendered(self, messages, **options))
+        return texts[-1]
+
+    monkeypatch.setattr(ChatEncoder, "_rendered", keep_text)
+    client.chat.completions.create(model="tiny", messages=QUESTION, max_tokens=1)
+    assert len(texts) == 1
 
 
 def test_a_streamed_completion_has_the_same_text(address):
