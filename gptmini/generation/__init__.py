@@ -2,15 +2,12 @@
 
 from gptmini.generation.compiled import CompiledDecoder as CompiledDecoder
 from gptmini.generation.conversation import Conversation as Conversation
-from gptmini.generation.conversation import Message as Message
 from gptmini.generation.conversation import chat as chat
-from gptmini.generation.conversation import prompt_within as prompt_within
 from gptmini.generation.conversation import room_for_answer as room_for_answer
 from gptmini.generation.decoding import Decoder as Decoder
 from gptmini.generation.decoding import Request as Request
 from gptmini.generation.rules import Rules as Rules
 from gptmini.generation.rules import choose as choose
-from gptmini.generation.rules import uniforms as uniforms
 from gptmini.generation.sampling import generate as generate
 from gptmini.generation.sampling import generate_stream as generate_stream
 from gptmini.generation.sampling import in_order as in_order

@@ -7,7 +7,7 @@ from typing import Any, Literal, overload
 
 from gptmini.data import ChatFormatError, checked_messages
 from gptmini.generation.decoding import Request
-from gptmini.generation.options import checked_request
+from gptmini.generation.sampling import checked_request
 from gptmini.generation.session import Session, TextPiece
 from gptmini.model import GPT
 from gptmini.model.gpt import in_eval_mode

@@ -1,18 +1,28 @@
 """Continue prompts with a model: as a stream of pieces, or as complete texts."""
 
+import inspect
+import operator
 from collections import defaultdict
-from collections.abc import Generator, Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from dataclasses import fields, replace
 from typing import Any
 
-from gptmini.generation.decoding import MOST_SAMPLES
-from gptmini.generation.options import checked_integer, checked_request
+from pydantic import ValidationError
+
+from gptmini.generation.decoding import MOST_SAMPLES, Request
+from gptmini.generation.rules import Rules
 from gptmini.generation.session import Session, TextPiece
 from gptmini.model import GPT
 from gptmini.model.gpt import in_eval_mode
 from gptmini.model.packed import is_packed
-from gptmini.settings import SAMPLE_BATCH_SIZE, SAMPLE_SEED, SAMPLE_TEMPERATURE, SAMPLE_TOKENS
-from gptmini.system.errors import UserError
+from gptmini.settings import (
+    SAMPLE_BATCH_SIZE,
+    SAMPLE_SEED,
+    SAMPLE_TEMPERATURE,
+    SAMPLE_TOKENS,
+    first_error,
+)
+from gptmini.system.errors import UserError, did_you_mean
 from gptmini.tokenizer import Tokenizer
 
 
@@ -146,6 +156,49 @@ def prompt_ids(tokenizer: Tokenizer, prompt: str) -> list[int]:
     An empty prompt starts a document. The result is then the end-of-text token, or 0 if this token is missing.
     """
     return [*tokenizer.prefix_ids, *tokenizer.encode(prompt)] or [tokenizer.end_of_text or 0]
+
+
+def checked_request(
+    function: Callable[..., Any],
+    /,
+    *,
+    seed: int,
+    stop: str | Sequence[str] | None,
+    ignore_end_of_text: bool,
+    **rules: Any,
+) -> Request:
+    """Return a request without a prompt. Raises UserError if a name is unknown or a value is invalid.
+
+    If a name is unknown, the error suggests a similar option of the function that the user called.
+    """
+    seed = checked_integer("seed", seed)
+    names = [field.name for field in fields(Rules)]
+    for name in rules:
+        if name not in names:
+            options = [*inspect.signature(function).parameters, *names]
+            fix = did_you_mean(name, options, otherwise=f"choose from {', '.join(options)}")
+            raise UserError(f"unknown option {name}; {fix}")
+    try:
+        checked_rules = Rules(**rules)
+    except ValidationError as error:
+        raise UserError(first_error(error)) from None
+    return Request(
+        rules=checked_rules,
+        seed=seed,
+        stop=[stop] if isinstance(stop, str) and stop else list(stop or ()),
+        ignore_end_of_text=ignore_end_of_text,
+    )
+
+
+def checked_integer(name: str, value: Any, *, least: int | None = None) -> int:
+    """Return an integer of Python or NumPy as an int. Raise UserError for other types and for integers below least."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise UserError(f"{name} must be an integer, got {value!r}") from None
+    if least is not None and number < least:
+        raise UserError(f"{name} must be at least {least}, got {number}")
+    return number
 
 
 def _encode_prompts(

@@ -116,11 +116,8 @@ class SampleText:
         text = self._held + self._decoded(is_last=finish is not None)
 
         # If several stop strings occur, the stop string that is complete first ends the sample.
-        ends_and_starts = []
-        for stop in self.stop:
-            start = text.find(stop)
-            if start >= 0:
-                ends_and_starts.append((start + len(stop), start))
+        starts = [(text.find(stop), stop) for stop in self.stop]
+        ends_and_starts = [(start + len(stop), start) for start, stop in starts if start >= 0]
         if ends_and_starts:
             finish = "stop"
             _, start = min(ends_and_starts)

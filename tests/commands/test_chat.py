@@ -19,7 +19,8 @@ import pytest
 import gptmini
 import programs
 from gptmini.commands.chat_model import answer
-from gptmini.generation import Conversation, Request, Rules, Session, prompt_within
+from gptmini.generation import Conversation, Request, Rules, Session
+from gptmini.generation.conversation import prompt_within
 from gptmini.loading import load
 from gptmini.system.errors import UserError
 from gptmini.system.signals import CtrlC
