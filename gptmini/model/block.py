@@ -15,7 +15,6 @@ class Block(nn.Module):
     """
 
     def __init__(self, config: GPTConfig) -> None:
-        """Create the attention and the MLP, each with a norm in front."""
         super().__init__()
         self.attention_norm = new_norm(config)
         self.attention = CausalMultiHeadAttention(

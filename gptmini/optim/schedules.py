@@ -13,44 +13,43 @@ from gptmini.settings import STRICT, Fraction
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
-class _Warmup:
+class _Schedule:
     # The multiple rises linearly over this number of steps. It is 1 at the next step.
     warmup_steps: NonNegativeInt
     final_fraction: Fraction  # multiple at the last step of the run, and at any later step
 
-    def _warmup(self, step: int) -> float:
-        return min(1.0, (step + 1) / (self.warmup_steps + 1))
+    def __call__(self, step: int, *, max_steps: int) -> float:
+        """Return the multiple of the peak learning rate."""
+        warmup = min(1.0, (step + 1) / (self.warmup_steps + 1))
+        return warmup * self._fall(step, max_steps)
+
+    def _fall(self, step: int, max_steps: int) -> float:
+        raise NotImplementedError
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
-class CosineSchedule(_Warmup):
+class CosineSchedule(_Schedule):
     """A schedule that falls from 1 to final_fraction along half a period of a cosine, without restarts.
 
     Source: Loshchilov and Hutter 2017.
     """
 
-    def __call__(self, step: int, *, max_steps: int) -> float:
-        """Return the multiple of the peak learning rate."""
+    def _fall(self, step: int, max_steps: int) -> float:
         progress = _progress(step, max_steps, self.warmup_steps)
-        fall = self.final_fraction + (1 - self.final_fraction) * 0.5 * (
-            1 + math.cos(math.pi * progress)
-        )
-        return self._warmup(step) * fall
+        cosine = 1 + math.cos(math.pi * progress)
+        return self.final_fraction + (1 - self.final_fraction) * 0.5 * cosine
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
-class LinearSchedule(_Warmup):
+class LinearSchedule(_Schedule):
     """A schedule that falls from 1 to final_fraction along a straight line."""
 
-    def __call__(self, step: int, *, max_steps: int) -> float:
-        """Return the multiple of the peak learning rate."""
-        progress = _progress(step, max_steps, self.warmup_steps)
-        fall = 1 - (1 - self.final_fraction) * progress
-        return self._warmup(step) * fall
+    def _fall(self, step: int, max_steps: int) -> float:
+        return 1 - (1 - self.final_fraction) * _progress(step, max_steps, self.warmup_steps)
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
-class TrapezoidSchedule(_Warmup):
+class TrapezoidSchedule(_Schedule):
     """A schedule that stays at 1, and then falls to final_fraction along a straight line.
 
     The fall takes the fraction decay_fraction of all steps, at the end of the run.
@@ -59,13 +58,10 @@ class TrapezoidSchedule(_Warmup):
 
     decay_fraction: Fraction
 
-    def __call__(self, step: int, *, max_steps: int) -> float:
-        """Return the multiple of the peak learning rate."""
+    def _fall(self, step: int, max_steps: int) -> float:
         decay_steps = round(self.decay_fraction * max_steps)
         decay_start = max(self.warmup_steps, max_steps - 1 - decay_steps)
-        progress = _progress(step, max_steps, decay_start)
-        fall = 1 - (1 - self.final_fraction) * progress
-        return self._warmup(step) * fall
+        return 1 - (1 - self.final_fraction) * _progress(step, max_steps, decay_start)
 
 
 def _progress(step: int, max_steps: int, start: int) -> float:

@@ -9,7 +9,7 @@ import numpy as np
 import tiktoken
 
 from gptmini.system.errors import UserError
-from gptmini.tokenizer.chat.plain import checked_template, plain_vocabulary
+from gptmini.tokenizer.chat.plain import plain_vocabulary
 from gptmini.tokenizer.pieces import MARK, MARKED_PATTERN, SEPARATOR, SPLIT_PATTERN, insert_marks
 from gptmini.tokenizer.tokenizer import END_OF_TEXT, REPLACEMENT, Document, Tokenizer
 
@@ -30,9 +30,7 @@ class BytePairTokenizer(Tokenizer):
     kind = "byte_pair"
     chat_vocabulary = plain_vocabulary
 
-    def __init__(
-        self, pattern: str, ranks: list[bytes], *, chat_template: str | None = None
-    ) -> None:
+    def __init__(self, pattern: str, ranks: list[bytes]) -> None:
         """Build the tokenizer from a pattern and the byte strings in the order of their ranks.
 
         The id of end-of-text follows the rank of the last byte string. Raises UserError unless the byte strings are
@@ -53,7 +51,6 @@ class BytePairTokenizer(Tokenizer):
 
         self.pattern = pattern
         self.ranks = ranks
-        self.chat_template = checked_template(chat_template)
         self.end_of_text: int | None = len(ranks)
         self.n_vocab = len(ranks) + 1
         self._bytes_of = dict(enumerate([*ranks, END_OF_TEXT.encode()]))
@@ -79,17 +76,13 @@ class BytePairTokenizer(Tokenizer):
         """Return the number of bytes of each id as an int64 array of shape (n_vocab,). End-of-text has 0 bytes."""
         return np.array([*map(len, self.ranks), 0], dtype=np.int64)
 
-    def with_template(self, template: str) -> "BytePairTokenizer":
-        """Return a copy of this tokenizer that uses the given chat template."""
-        return BytePairTokenizer(self.pattern, self.ranks, chat_template=template)
-
     def to_dict(self) -> dict:
         """Return the state that from_dict reads, in plain JSON types. Byte strings are encoded in base64."""
         ranks = [base64.b64encode(token).decode() for token in self.ranks]
         state: dict = {"kind": self.kind, "pattern": self.pattern, "ranks": ranks}
-        return (
-            state if self.chat_template is None else state | {"chat_template": self.chat_template}
-        )
+        if self.chat_template is not None:
+            state["chat_template"] = self.chat_template
+        return state
 
     @cached_property
     def _encoding(self) -> tiktoken.Encoding:

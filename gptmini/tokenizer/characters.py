@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 
 from gptmini.system.errors import UserError
-from gptmini.tokenizer.chat.plain import checked_template, plain_vocabulary
+from gptmini.tokenizer.chat.plain import plain_vocabulary
 from gptmini.tokenizer.tokenizer import END_OF_TEXT, REPLACEMENT, Document, Tokenizer
 
 
@@ -19,9 +19,7 @@ class CharTokenizer(Tokenizer):
     kind = "char"
     chat_vocabulary = plain_vocabulary
 
-    def __init__(
-        self, characters: str, *, end_of_text: bool, chat_template: str | None = None
-    ) -> None:
+    def __init__(self, characters: str, *, end_of_text: bool) -> None:
         """Build the tokenizer from a string that contains its characters in the order of their ids, each once."""
         is_text = type(characters) is str and characters != ""
         if not is_text or len(set(characters)) != len(characters):
@@ -32,7 +30,6 @@ class CharTokenizer(Tokenizer):
             raise UserError(f"end_of_text must be true or false, got {end_of_text!r}")
 
         self.characters = characters
-        self.chat_template = checked_template(chat_template)
         self.end_of_text: int | None = len(characters) if end_of_text else None
         self._text_of = dict(enumerate([*characters, END_OF_TEXT] if end_of_text else characters))
         self.n_vocab = len(self._text_of)
@@ -73,12 +70,6 @@ class CharTokenizer(Tokenizer):
         lengths[: len(self.characters)] = [len(character.encode()) for character in self.characters]
         return lengths
 
-    def with_template(self, template: str) -> "CharTokenizer":
-        """Return a copy of this tokenizer that uses the given chat template."""
-        return CharTokenizer(
-            self.characters, end_of_text=self.end_of_text is not None, chat_template=template
-        )
-
     def to_dict(self) -> dict:
         """Return the state that from_dict reads, in plain JSON types."""
         state: dict = {
@@ -86,9 +77,9 @@ class CharTokenizer(Tokenizer):
             "characters": self.characters,
             "end_of_text": self.end_of_text is not None,
         }
-        return (
-            state if self.chat_template is None else state | {"chat_template": self.chat_template}
-        )
+        if self.chat_template is not None:
+            state["chat_template"] = self.chat_template
+        return state
 
 
 def character(documents: Iterable[Document]) -> CharTokenizer:

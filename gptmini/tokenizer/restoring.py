@@ -25,12 +25,13 @@ def from_dict(state: dict) -> Tokenizer:
     """Rebuild a tokenizer from its to_dict(). Raises UserError if the kind is unknown, or if a field is invalid."""
     try:
         kind = state["kind"]
+        template = state.get("chat_template")
+        if template is not None and not isinstance(template, str):
+            raise UserError(f"the field 'chat_template' must be a string, got {template!r:.80}")
+
         if kind == CharTokenizer.kind:
-            return CharTokenizer(
-                state["characters"],
-                end_of_text=state["end_of_text"],
-                chat_template=state.get("chat_template"),
-            )
+            tokenizer = CharTokenizer(state["characters"], end_of_text=state["end_of_text"])
+            return tokenizer if template is None else tokenizer.with_template(template)
 
         if kind == BytePairTokenizer.kind:
             ranks = state["ranks"]
@@ -41,9 +42,8 @@ def from_dict(state: dict) -> Tokenizer:
                     f"ranks must be distinct, but some of the {len(ranks)} ranks are repeated"
                 )
             decoded = [base64.b64decode(token, validate=True) for token in ranks]
-            return BytePairTokenizer(
-                state["pattern"], decoded, chat_template=state.get("chat_template")
-            )
+            tokenizer = BytePairTokenizer(state["pattern"], decoded)
+            return tokenizer if template is None else tokenizer.with_template(template)
 
         if kind == LibraryTokenizer.kind:
             return LibraryTokenizer(

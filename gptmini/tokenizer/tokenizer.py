@@ -1,6 +1,7 @@
 """The interface of a tokenizer, and the documents that the builder of a tokenizer reads."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from copy import copy
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -33,7 +34,7 @@ class Tokenizer(Protocol):
     # bos_token is end_of_text.
     bos_id: int | None = None
     # The Jinja source of the template that encodes chats. None if the tokenizer has no chat template.
-    chat_template: str | None
+    chat_template: str | None = None
 
     @property
     def more_ends(self) -> Sequence[int]:
@@ -46,7 +47,9 @@ class Tokenizer(Protocol):
 
     def with_template(self, template: str) -> "Tokenizer":
         """Return a copy of this tokenizer that uses the given chat template."""
-        ...
+        tokenizer = copy(self)
+        tokenizer.chat_template = template
+        return tokenizer
 
     def encode(self, text: str) -> list[int]:
         """Return the ids of a text, without prefix_ids. The string <|endoftext|> in it is ordinary text.

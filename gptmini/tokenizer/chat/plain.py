@@ -81,13 +81,6 @@ class PlainCoder:
         return list(zip(firsts.tolist(), lasts.tolist(), strict=True))
 
 
-def checked_template(template: object) -> str | None:
-    """Return a chat template that was read from a file. Raises UserError unless the template is a string or None."""
-    if template is not None and not isinstance(template, str):
-        raise UserError(f"the field 'chat_template' must be a string, got {template!r:.80}")
-    return template
-
-
 def plain_vocabulary(tokenizer: Tokenizer) -> ChatVocabulary:
     """Return what an encoder of chats needs from a tokenizer of gptmini."""
     return ChatVocabulary(
