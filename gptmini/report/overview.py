@@ -15,9 +15,7 @@ class Overview:
     folder: Path
     state: str  # 'running', 'done', 'ended', 'stopped', 'failed', 'killed' or 'damaged'
     changed: list[str]  # the overrides that change the result, each KEY=VALUE
-    by: str | None = (
-        None  # what ended, stopped or failed the run, such as a signal, a callback or an error
-    )
+    by: str | None = None  # the signal, callback or error that ended the run
     step: int | None = None  # optimizer steps done
     max_steps: int | None = None
     loss: float | None = None  # lowest validation loss, in nats per token
