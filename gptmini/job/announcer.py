@@ -1,4 +1,4 @@
-"""Console lines of a training run: start, resume, stop and results."""
+"""Print what a training run starts with, why it stops, and its results."""
 
 import math
 import re
@@ -62,17 +62,11 @@ class Announcer:
         self.has_events = any(isinstance(logger, EventLogger) for logger in loggers)
 
     def print_start(
-        self,
-        run: "Run",
-        module: "GPTModule",
-        settings: Settings,
-        *,
-        prepared_now: bool,
+        self, run: "Run", module: "GPTModule", settings: Settings, *, prepared_now: bool
     ) -> None:
         """Print the data, the model, the machine and the folder of a run, and the step that it resumes from.
 
-        The folder of the run exists. With prepared_now, this command prepared the tokens, otherwise an earlier command
-        did.
+        With prepared_now, this command has prepared the tokens, otherwise an earlier command.
         """
         for note in (*settings.notes, *module.hardware.notes, *run.notes):
             self.print_topic("warning", note)
@@ -91,7 +85,7 @@ class Announcer:
     def print_sizes(
         self, store: "TokenStore", model: "GPT", settings: "TrainerSettings", *, prepared_now: bool
     ) -> None:
-        """Print the data and the size of the model. The model may be on the meta device."""
+        """Print the data and the size of the model, which may be on the meta device."""
         self._print_data(store, prepared_now=prepared_now)
         self._print_long_chats(store, model.config.context_length)
         self._print_passes(store, settings, model.config.context_length)
@@ -125,15 +119,12 @@ class Announcer:
 
     def _print_frozen(self, model: "GPT") -> None:
         frozen = [name for name, weight in model.named_parameters() if not weight.requires_grad]
-        if not frozen:
-            return
-
-        n_frozen = model.count_parameters(frozen)
-        self.print_topic("", f"{n_frozen:,} of {model.n_parameters:,} parameters are frozen")
+        if frozen:
+            n_frozen = model.count_parameters(frozen)
+            self.print_topic("", f"{n_frozen:,} of {model.n_parameters:,} parameters are frozen")
         if "embedding.weight" in frozen and model.config.tie_embeddings:
-            self.print_topic(
-                "", "the frozen embedding is also the unembedding (model.tie_embeddings=true)"
-            )
+            line = "the frozen embedding is also the unembedding (model.tie_embeddings=true)"
+            self.print_topic("", line)
 
     def _print_data(self, store: "TokenStore", *, prepared_now: bool) -> None:
         origin = "prepared now" if prepared_now else "prepared before"
@@ -166,7 +157,7 @@ class Announcer:
     ) -> None:
         """Print the number of passes over each source of tokens, and warn of more than MANY_PASSES.
 
-        If the run has a time limit, the number of passes is a maximum. Do not warn of a maximum.
+        With a time limit, the number is a maximum that the run may not reach, so there is no warning.
         """
         most = "" if settings.max_time is None else "at most "
         sources = store.sources
@@ -176,14 +167,12 @@ class Announcer:
         warnings = []
         for source in sources:
             passes = n_tokens * source.weight / n_in_block / source.n_tokens
+            line = f"{most}{rounded(passes)} passes"
             if source.name:
-                share = f"{source.weight} of {n_in_block} windows"
-                size = f"{source.n_tokens:,} tokens"
-                self.print_topic(
-                    "", f"{source.name}: {share}, {size}, {most}{rounded(passes)} passes"
-                )
+                size = f"{source.weight} of {n_in_block} windows, {source.n_tokens:,} tokens"
+                self.print_topic("", f"{source.name}: {size}, {line}")
             else:
-                self.print_topic("", f"{most}{rounded(passes)} passes over the text")
+                self.print_topic("", f"{line} over the text")
 
             # The number of steps is rounded up, so epochs=4 gives slightly more than four passes.
             if round(passes, 1) > MANY_PASSES and settings.max_time is None:
@@ -222,10 +211,9 @@ class Announcer:
         if state.max_steps != max_steps:
             before = module.peak_lr * module.schedule(state.step, max_steps=state.max_steps)
             now = module.peak_lr * module.schedule(state.step, max_steps=max_steps)
-            change = f"the next step's learning rate changes from {before:.3g} to {now:.3g}"
-            self.print_topic(
-                "", f"max_steps changed from {state.max_steps} to {max_steps}: {change}"
-            )
+            line = f"max_steps changed from {state.max_steps} to {max_steps}: "
+            line += f"the next step's learning rate changes from {before:.3g} to {now:.3g}"
+            self.print_topic("", line)
 
     def _print_stop(self, reason: "StopReason", step: int, run: "Run") -> None:
         """Print why and at which step the run stopped, its latest checkpoint, and the command that resumes the run."""
@@ -287,9 +275,10 @@ class Announcer:
         if trainer.global_step < trainer.max_steps:
             _, reason = early_stop(trainer)
             self.print_topic(
-                "early", f"at step {trainer.global_step} of {trainer.max_steps}: {reason}"
+                "early",
+                f"at step {trainer.global_step} of {trainer.max_steps}: {reason}",
+                f"to continue: {resume_command(run, self.typed)}",
             )
-            self.print_topic("", f"to continue: {resume_command(run, self.typed)}")
 
     def _print_best(self, best: "Best | None", module: "GPTModule") -> None:
         """Print the validation with the lowest loss, or why no checkpoint of such a validation exists."""
