@@ -136,12 +136,12 @@ def use_threads(number: int) -> None:
 
 def in_turns(turns: int, kinds: Mapping[str, Callable[[], Any]]) -> dict[str, list]:
     """Call each function once per turn (A B A B ...), and return the results of each function by turn."""
-    found: dict[str, list] = {name: [] for name in kinds}
+    results: dict[str, list] = {name: [] for name in kinds}
     for turn in range(turns):
         for name, function in kinds.items():
-            found[name].append(function())
-            print(f"  turn {turn + 1}, {name}: {shown_all(found[name][-1])}", file=sys.stderr)
-    return found
+            results[name].append(function())
+            print(f"  turn {turn + 1}, {name}: {shown_all(results[name][-1])}", file=sys.stderr)
+    return results
 
 
 def ratios(above: Sequence[float], below: Sequence[float]) -> list[float]:
@@ -277,9 +277,9 @@ def shown(figure: float | str) -> str:
     return f"{figure:,}" if abs(figure) >= 1000 else str(figure)
 
 
-def shown_all(found: object) -> str:
-    """Format the results of a turn for the progress line."""
-    figures = found if isinstance(found, tuple | list) else [found]
+def shown_all(result: object) -> str:
+    """Format the result of a turn, which has one or more figures, for the progress line."""
+    figures = result if isinstance(result, tuple | list) else [result]
     return ", ".join(
         shown(_rounded(figure)) for figure in figures if isinstance(figure, int | float)
     )
@@ -299,9 +299,9 @@ def machine() -> str:
     parts = [f"{os.cpu_count()} cores of {platform.machine()}"]
     torch = sys.modules.get("torch")
     if torch is not None:
-        found = torch.cpu.get_capabilities()
-        native = [name for name in ("avx512_bf16", "amx_bf16") if found.get(name)]
-        parts = [f"{parts[0]} ({found['cpu_name']}, {' and '.join(native) or 'no native bf16'})"]
+        cpu = torch.cpu.get_capabilities()
+        native = [name for name in ("avx512_bf16", "amx_bf16") if cpu.get(name)]
+        parts = [f"{parts[0]} ({cpu['cpu_name']}, {' and '.join(native) or 'no native bf16'})"]
     if torch is not None and torch.cuda.is_available():
         parts.append(torch.cuda.get_device_name())
     return ", ".join([*parts, f"Python {platform.python_version()}", f"PyTorch {version('torch')}"])

@@ -39,15 +39,15 @@ def measure(table: Table, arguments: argparse.Namespace) -> None:
 
 def add_row(table: Table, n_texts: int, n: int, *, is_uneven: bool, of_all_lengths: bool) -> None:
     """Add the coverage in percent: the smallest of all spreads of documents and of the comparison of two models."""
-    found = np.array([covered(n, seed, is_uneven, of_all_lengths) for seed in range(n_texts)])
+    hits = np.array([covered(n, seed, is_uneven, of_all_lengths) for seed in range(n_texts)])
     lengths = "lengths by Pareto's law" if is_uneven else "equal lengths"
     what = f"{n:,} documents, {lengths}" + (", value for all lengths" if of_all_lengths else "")
-    share = np.isfinite(found[:, 0]).mean()
+    share = np.isfinite(hits[:, 0]).mean()
     method = f"interval for {share:.0%} of {n_texts:,} texts"
     if not share:
         table.add(what, "no interval", method=method)
         return
-    coverage = [100 * float(column) for column in np.nanmean(found, axis=0)]
+    coverage = [100 * float(column) for column in np.nanmean(hits, axis=0)]
     goal = "" if of_all_lengths else "at least 90"
     table.add(what, min(coverage), spread=coverage, goal=goal, method=method)
 
@@ -69,16 +69,16 @@ def covered(n: int, seed: int, is_uneven: bool, of_all_lengths: bool) -> list[fl
     variance = n_tokens * (1 + c) / (1 - c) - 2 * c * (1 - c**n_tokens) / (1 - c) ** 2
     variance = variance * SPREAD_OF_TOKEN**2
 
-    found = []
+    hits = []
     for spread in SPREADS:
         mean = START + n_bytes * (BITS + spread * draw.normal(size=n)).clip(0.1)
         bits = draw.gamma(mean**2 / variance, variance / mean)  # skewed, as losses of tokens are
         first = Sums(bits * np.log(2), n_tokens, n_bytes)
-        found.append(contains(interval_of_bits(first), true))
+        hits.append(contains(interval_of_bits(first), true))
     more = n_bytes * (SECOND + SPREAD_OF_SECOND * draw.normal(size=n))
     second = first._replace(nats=first.nats + more * np.log(2))
-    found.append(contains(compare(first, second)[0], SECOND))
-    return found
+    hits.append(contains(compare(first, second)[0], SECOND))
+    return hits
 
 
 def contains(interval: Interval | None, value: float) -> float:

@@ -31,17 +31,17 @@ def measure(table: Table, arguments: argparse.Namespace) -> None:
 def with_tables(page: str, folder: Path) -> str:
     """Return a page with the tables of the JSON files in a folder; raise UserError if a table has no rows."""
     results = {path.stem: read_results(path) for path in sorted(folder.glob("*.json"))}
-    machines = Counter(found["machine"] for found in results.values() if found["machine"])
+    machines = Counter(table["machine"] for table in results.values() if table["machine"])
     usual = machines.most_common(1)[0][0] if machines else ""
 
-    def written(found: re.Match) -> str:
-        opening, name, parts, closing = found.groups()
+    def with_rows(match: re.Match) -> str:
+        opening, name, parts, closing = match.groups()
         if name not in results:
             raise UserError(f"docs/results.md names {name}.json, but {folder} does not have it")
         return f"{opening}\n{markdown(results[name], parts.split(), usual)}\n{closing}"
 
     page = MACHINE.sub(rf"\1\nUnless a table names another machine: {usual}.\n\n\2", page)
-    return TABLE.sub(written, page)
+    return TABLE.sub(with_rows, page)
 
 
 def markdown(results: dict, parts: list[str], usual: str) -> str:
