@@ -3,10 +3,7 @@
 
 def printable(text: str) -> str:
     """Return the text with escaped unprintable characters, so that a terminal does not execute control characters."""
-    shown = ""
-    for character in text:
-        if character.isprintable():
-            shown += character
-        else:
-            shown += character.encode("unicode_escape").decode()
-    return shown
+    return "".join(
+        character if character.isprintable() else character.encode("unicode_escape").decode()
+        for character in text
+    )
