@@ -7,12 +7,13 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
-from types import TracebackType
 from typing import TextIO
 
 from rich.console import Console
+from rich.status import Status
 from rich.text import Text
 
+from gptmini.console.numbers import duration
 from gptmini.console.printable import printable
 from gptmini.console.printing import print_lines, topic_lines
 from gptmini.console.progress import Progress, Watcher
@@ -110,52 +111,37 @@ class Screen:
 def show_progress(console: Console, topic: str = "") -> Iterator[Watcher]:
     """Return a watcher that shows on a console how far the preparation of a text is, and notes after the topic."""
     screen = Screen(console)
-    with ProgressLine(console) as line:
+    with console.status("reading text") as status:
         yield Watcher(
-            on_progress=line.show,
+            on_progress=ProgressLine(status).show,
             on_note=partial(screen.print_topic, topic) if topic else screen.print_line,
         )
 
 
 class ProgressLine:
-    """Shows progress during a with block: one changing line on a terminal, elsewhere a new line every few seconds."""
+    """Shows progress in the changing line of a terminal (status), elsewhere in a new line every few seconds."""
 
-    def __init__(self, console: Console) -> None:
-        self._console = console
-        self._status = console.status("reading text")
-        self.phase = ""  # the phase that was shown last
+    def __init__(self, status: Status) -> None:
+        self._status = status
+        self._phase = ""  # the phase that was shown last
         self._phase_began = 0.0
         self._printed_at = time.monotonic()
-
-    def __enter__(self) -> "ProgressLine":
-        """Show that work has started."""
-        self._status.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        """Remove the line from a terminal."""
-        self._status.stop()
 
     def show(self, progress: Progress) -> None:
         """Show the progress."""
         now = time.monotonic()
-        is_new = progress.phase != self.phase
+        is_new = progress.phase != self._phase
         if is_new:
-            self.phase = progress.phase
+            self._phase = progress.phase
             self._phase_began = now
         line = progress_line(progress, seconds=now - self._phase_began)
 
         silent = now - self._printed_at
-        if self._console.is_terminal:
+        if self._status.console.is_terminal:
             self._status.update(line)
         elif silent >= INTERVAL or (is_new and silent >= INTERVAL_OF_PHASES):
             self._printed_at = now
-            self._console.print(Text(line))
+            self._status.console.print(Text(line))
 
 
 def progress_line(progress: Progress, *, seconds: float) -> str:
@@ -169,5 +155,5 @@ def progress_line(progress: Progress, *, seconds: float) -> str:
         parts.append(f"{progress.n_bytes / 1e6 / seconds:,.1f} MB/s")
         if progress.share:
             left = seconds * (1 - progress.share) / progress.share
-            parts.append(f"{left:,.0f} s left" if left < 600 else f"{left / 60:,.0f} min left")
+            parts.append(f"{duration(left)} left")
     return f"{progress.phase}: {', '.join(parts)}"

@@ -64,7 +64,7 @@ def test_lines_break_between_words_on_a_terminal_and_commands_stay_whole():
         (0, None, 5, "tokenising"),
         (3_000_000, 0.25, 0.5, "tokenising: 3 MB, 25%"),
         (3_000_000, 0.25, 2, "tokenising: 3 MB, 25%, 1.5 MB/s, 6 s left"),
-        (4_000_000_000, 0.1, 100, "tokenising: 4,000 MB, 10%, 40.0 MB/s, 15 min left"),
+        (4_000_000_000, 0.1, 100, "tokenising: 4,000 MB, 10%, 40.0 MB/s, 15 min 00 s left"),
     ],
 )
 def test_progress_tells_what_is_done_how_fast_and_the_time_left(n_bytes, share, seconds, said):

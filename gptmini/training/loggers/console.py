@@ -114,8 +114,21 @@ class ConsoleLogger(Logger):
 
     def show_step(self, step: int) -> None:
         """Update the progress bar, if there is one. Rich draws it at most ten times per second."""
-        if self._start is not None and self._console.is_terminal:
-            self._draw_bar(step, time.monotonic())
+        if self._start is None or not self._console.is_terminal:
+            return
+        if self._bar is None:
+            self._bar = Progress(
+                TextColumn("step {task.completed:.0f}/{task.total:.0f}"),
+                BarColumn(bar_width=16),
+                TextColumn("{task.description}"),
+                console=self._console,
+                transient=True,
+            )
+            self._task = self._bar.add_task("", total=self.max_steps)
+            self._bar.start()
+
+        text = self._progress_text(step, time.monotonic(), validated=False)
+        self._bar.update(self._task, completed=step, description=str(text))
 
     def _store(self, metrics: Mapping[str, float], step: int) -> None:
         self._latest.update(metrics)
@@ -156,21 +169,6 @@ class ConsoleLogger(Logger):
         if self._bar is not None:
             self._bar.stop()
             self._bar = None
-
-    def _draw_bar(self, step: int, now: float) -> None:
-        if self._bar is None:
-            self._bar = Progress(
-                TextColumn("step {task.completed:.0f}/{task.total:.0f}"),
-                BarColumn(bar_width=16),
-                TextColumn("{task.description}"),
-                console=self._console,
-                transient=True,
-            )
-            self._task = self._bar.add_task("", total=self.max_steps)
-            self._bar.start()
-
-        text = self._progress_text(step, now, validated=False)
-        self._bar.update(self._task, completed=step, description=str(text))
 
     def _progress_text(self, step: int, now: float, *, validated: bool) -> Text:
         # A line of 80 characters is too short for both the validation loss and the speed.
