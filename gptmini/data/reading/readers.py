@@ -59,12 +59,9 @@ class Reader:
     # Name of the field that contains the text in JSON, CSV, TSV and Parquet. The name a.b means the field b of the
     # record in the field a.
     field: str = "text"
-    separator: str | None = (
-        None  # text between documents of a plain text file; None if a file is one document
-    )
-    encoding: str = (
-        "utf-8"  # Python's name of the encoding; a byte order mark in a file overrides it
-    )
+    # Text between the documents of a plain text file. None if a file is one document.
+    separator: str | None = None
+    encoding: str = "utf-8"  # Python's name; a byte order mark in a file overrides it
     on_error: OnError = "fail"  # "skip" skips unreadable records
     # "chat" if the records contain chats. Each chat becomes a document in one part, with the messages in JSON.
     template: Template | None = None
