@@ -26,9 +26,8 @@ from gptmini.system.files import exists, naming
 
 STANDARD_INPUT = "-"  # the path of standard input, as in other programs
 SNIFFED = 2**13  # bytes at the start of a file that decide whether the file is text
-LONGEST_SHORT_NAME = (
-    30  # characters, so that the name of a prepared folder fits into half a line of a terminal
-)
+# Characters. The name of a prepared folder then fits into half a line of a terminal.
+LONGEST_SHORT_NAME = 30
 # gptmini cannot read text from files with these extensions. A model would learn the syntax of JSON from .json files.
 PACKAGES = (".lz4", ".zip", ".7z", ".rar", ".tar", ".tgz")
 DOCUMENTS = (".json", ".arrow", ".pdf", ".doc", ".docx", ".odt", ".epub")
