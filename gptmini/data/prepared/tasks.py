@@ -20,9 +20,8 @@ from gptmini.tokenizer import Document, Tokenizer, document_prefix
 
 # Bytes of text in a task. Small tasks fit into memory, and a killed process loses little work.
 TASK = 2**22
-MOST_PARTS = (
-    2**17
-)  # parts of documents in a task; Python needs a few hundred bytes of memory for each
+# Parts of documents in a task. Python needs a few hundred bytes of memory for each part.
+MOST_PARTS = 2**17
 
 
 class Task(NamedTuple):
