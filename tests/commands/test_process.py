@@ -106,3 +106,14 @@ def test_a_launcher_that_is_gone_before_its_rank_looks_is_noticed():
 
 def test_what_a_rank_starts_is_no_rank(orphaned):
     assert orphaned(INHERITED) == ""
+
+
+def test_the_exit_handler_of_another_tool_runs():
+    program = (
+        "import atexit, sys; atexit.register(print, 'ended'); from gptmini.__main__ import main; "
+        "sys.argv = ['gptmini', '--version']; main()"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert result.stdout.splitlines()[1:] == ["ended"]
