@@ -13,6 +13,7 @@ from gptmini.commands.mistakes import one_line_errors, print_error
 from gptmini.commands.options import parse_options
 from gptmini.configuration.messages import advising_on_memory
 from gptmini.console.printing import print_lines, print_note, print_resolved_run
+from gptmini.data import find_prepared
 from gptmini.loading import ModelSource, source_of
 from gptmini.runs import named_run
 from gptmini.system.errors import UserError
@@ -118,8 +119,6 @@ def open_text(options: argparse.Namespace, source: ModelSource) -> "evaluation.H
 
     Raises UserError if the text cannot be read, or if neither the options nor the checkpoint name a text.
     """
-    from gptmini.data import find_prepared
-
     if options.text is not None:
         return evaluation.TextFiles(options.text, options.field or FIELD, options.max_tokens)
 
