@@ -82,7 +82,7 @@ def read_model(source: str, path: Path, meta: Path | None) -> "tuple[GPT, Tokeni
         raise UserError(f"--meta applies only to nanoGPT's ckpt.pt, got {source}")
     if not (path / "config.json").exists():
         raise UserError(
-            f"cannot import {source}; give a Hugging Face folder with config.json, nanoGPT's ckpt.pt, or the name of a "
-            "model on the hub; GGUF files and adapters that are not merged cannot be imported"
+            f"cannot import {source}; give a Hugging Face folder (config.json, model.safetensors, tokenizer.json), "
+            "nanoGPT's ckpt.pt, or the name of a model on the hub; GGUF files and adapters cannot be imported"
         )
     return interop.read_folder(path)

@@ -39,9 +39,8 @@ class Measurement(NamedTuple):
     unit: str  # name of the parts of the text, in the plural
     evaluation: Evaluation  # loss, number of tokens and bits per byte of the entire text
     tokens_per_byte: float  # number of tokens per byte, used to compute bits per byte
-    n_bytes: (
-        int  # UTF-8 bytes of the documents, or of the scored tokens if the documents are in a row
-    )
+    # UTF-8 bytes of the documents. If the documents are in a row, of the scored tokens.
+    n_bytes: int
     sums: Sums  # sums over each part of the text
 
 
