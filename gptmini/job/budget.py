@@ -103,9 +103,8 @@ class BudgetChooser:
                 "tokenizer.vocab_size": best.config.vocab_size,
             }
         )
-        build_callbacks(
-            self.settings
-        )  # raises UserError if the pictures do not fit the chosen model
+        # The pictures may not fit the chosen model.
+        build_callbacks(self.settings)
         return rungs
 
     def _choose_steps(self, store: TokenStore, text: Text) -> float:
