@@ -14,7 +14,6 @@ from gptmini.model.adapting import adapt, freeze
 from gptmini.system.errors import UserError
 from gptmini.system.hardware import Hardware, choose_hardware
 from gptmini.tokenizer import identity_of
-from gptmini.training.callbacks.pictures import Pictures
 from gptmini.training.callbacks.samples import Samples
 from gptmini.training.datamodule import TokenDataModule
 from gptmini.training.devices.batch_size import choose_batch_size
@@ -40,8 +39,6 @@ def assemble(
     for callback in callbacks:
         if isinstance(callback, Samples):
             callback.check(store.tokenizer)
-        elif isinstance(callback, Pictures):
-            callback.check(settings.model)
     config = settings.model.with_vocab_size(store.tokenizer.n_vocab)
     model, origin = _model_of(settings, config, store, state)
     freeze(model, settings.root.frozen_prefixes)
