@@ -31,8 +31,8 @@ def chat_with(run: Path, options: argparse.Namespace) -> None:
     model, tokenizer = load_for_sampling(run, device=options.device, dtype=options.dtype)
     if tokenizer.chat_template is None:
         raise UserError(
-            f"{run} has no chat template, because it was not trained on chats; fine-tune it with gptmini train "
-            f"chats.jsonl init_from={run} data.template=chat, or continue text with --raw"
+            f"{run} has no chat template; use --raw, or fine-tune the model: "
+            f"gptmini train chats.jsonl init_from={run} data.template=chat"
         )
     request = Request(
         rules=rules,

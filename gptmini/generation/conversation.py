@@ -25,8 +25,8 @@ class Conversation:
     The model keeps its keys and values between turns. Therefore, each turn encodes only the tokens that are new.
 
     Attributes:
-        request: the rules of an answer, and its seed. A caller may change both attributes between answers.
-        messages: the messages so far.
+        request: the rules and the seed of an answer. A caller may replace the request between answers.
+        messages: the messages so far. A caller may change the messages between answers.
         n_dropped: number of old messages that the model did not see for the last answer, because the conversation is
             longer than the context.
         finish: the reason why the last answer ended: end_of_text, stop or length. None if the answer was interrupted.
@@ -39,7 +39,7 @@ class Conversation:
         request: Request,
         messages: Sequence[Message] = (),
     ) -> None:
-        """Start a conversation. The model is in eval mode. Each answer follows the request, which has no prompt.
+        """Start a conversation. The model is in eval mode. The prompt of the request is not used.
 
         Raises UserError if the tokenizer has no chat template.
         """

@@ -316,7 +316,7 @@ class Decoder:
         return slice(first, last + 1)
 
     def _start(self, span: slice, lengths: Sequence[int]) -> None:
-        """Prepare steps of the rows in the span. Each row then has a new length."""
+        """Prepare steps of the rows in the span, which have these lengths."""
         if span != self._span:
             part = self.cache.rows(span)
             self._score = DecodingStep(self.model, part)

@@ -82,7 +82,7 @@ def generate_stream(
     if len(texts) * num_samples > MOST_SAMPLES:
         raise UserError(
             f"num_samples times the number of prompts must be at most {MOST_SAMPLES:,}, "
-            f"got {num_samples} and {len(texts)}; for more samples, call again with a different seed"
+            f"got {num_samples} and {len(texts)}; for more, call again with another seed"
         )
 
     ids = _encode_prompts(tokenizer, texts)

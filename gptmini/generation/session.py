@@ -9,7 +9,7 @@ from gptmini.model import GPT
 from gptmini.system.errors import UserError
 from gptmini.tokenizer import REPLACEMENT, Tokenizer
 
-DIVERGED = "logits must be finite, got NaN or infinity; the training has diverged or the checkpoint is damaged"
+DIVERGED = "logits must be finite, got NaN or infinity; the model diverged or the file is damaged"
 
 
 class TextPiece(NamedTuple):

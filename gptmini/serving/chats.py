@@ -1,4 +1,4 @@
-"""Chats: answers to the last message."""
+"""Chats: from the body of a request to the answers to its last message."""
 
 from collections.abc import Sequence
 from functools import partial

@@ -1,4 +1,4 @@
-"""Completions: continuations of one or several prompts."""
+"""Completions: from the body of a request to the continuations of its prompts."""
 
 import asyncio
 from collections.abc import Sequence

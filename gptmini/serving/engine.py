@@ -1,4 +1,4 @@
-"""One decoder that answers the requests of many clients. It runs in its own thread."""
+"""One session that answers the requests of many clients. It runs in its own thread."""
 
 import queue
 import threading
@@ -153,7 +153,7 @@ class Engine:
         try:
             pieces = self._session.step()
         except Exception as error:
-            # For example, the memory of the GPU is full. The cache may be incomplete. Therefore, all answers end.
+            # All answers end, because the cache may be incomplete, for example if the memory of the GPU is full.
             self._fail(list(self._answers.values()), error)
             self._session.reset()
             return

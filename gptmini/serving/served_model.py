@@ -125,22 +125,19 @@ class ServedModel:
     ) -> list[Request]:
         """Return the requests to the engine: body.n for each prompt. The server's settings fill in missing options.
 
-        An answer has at most most_tokens tokens. Raises RequestError if a sampling option has a wrong value.
+        most_tokens limits the length of an answer. Raises RequestError if a sampling option has a wrong value.
         """
         settings = self.settings
         if body.max_tokens == 0:
             raise RequestError("max_tokens: 0 requires echo: true", param="max_tokens")
-        limits = [
-            settings.max_tokens,
-            most_tokens,
-            None if body.max_tokens == -1 else body.max_tokens,
-        ]
+        n_tokens = settings.max_tokens
+        if body.max_tokens != -1:
+            n_tokens = min(n_tokens, body.max_tokens)
+        if most_tokens is not None:
+            n_tokens = min(n_tokens, most_tokens)
         options = body.model_dump(include=SAMPLING, exclude_none=True)
         try:
-            rules = Rules(
-                **settings.defaults | options,
-                max_new_tokens=min(limit for limit in limits if limit is not None),
-            )
+            rules = Rules(**settings.defaults | options, max_new_tokens=n_tokens)
         except ValidationError as error:
             raise RequestError(first_error(error)) from None
 
