@@ -8,11 +8,12 @@ from gptmini.system import process
 
 
 def main(command: str | None = None) -> None:
-    """Run a command with the arguments from the command line. Without a name, the first argument names it."""
+    """Run a command with the arguments of the command line. If command is None, the first argument names it."""
     process.open_closed_streams()
     process.choose_spin_count()
     process.watch_launcher()
     process.defer_gc_and_sigint()
+
     code = 1  # exit code of an error with a traceback
     try:
         if command is None:

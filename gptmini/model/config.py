@@ -116,6 +116,7 @@ class ModelSettings:
                 "d_head (default: d_model / n_heads) must be even when position=rotary, "
                 f"got d_head={self.head_width}"
             )
+
         full = self.full_context_length
         length = "context_length" if full is None else "full_context_length"
         if is_rotary and self.longest_input * self.head_width > LARGEST_TABLE:

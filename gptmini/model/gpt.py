@@ -49,6 +49,7 @@ class GPT(nn.Module):
             )
             self.register_buffer("rotary_cos", table.cos, persistent=False)  # (longest_input, D/2)
             self.register_buffer("rotary_sin", table.sin, persistent=False)  # (longest_input, D/2)
+
         self.embedding_norm: nn.Module = nn.Identity()
         if config.embedding_norm:
             self.embedding_norm = new_norm(config)
@@ -99,6 +100,7 @@ class GPT(nn.Module):
             x = x.to(dtype)
         if self.smear is not None:
             x = self.smear(x, None if cache is None else cache.smear)
+
         rotary = None
         if self.config.position == "learned":
             # (T, C), or (B, T, C) if rows have different positions

@@ -67,6 +67,7 @@ class AdamWSettings:
                             "peak_lr": peak_lr,
                         }
                     )
+
         beta1, beta2 = self.betas
         return torch.optim.AdamW(
             groups,
@@ -118,6 +119,7 @@ class MuonSettings:
             "unembedding": self.unembedding_lr,
             "scalars": self.scalar_lr,
         }
+
         of_muon = {
             "kind": "muon",
             "momentum": list(self.momentum),

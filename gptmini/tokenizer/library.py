@@ -72,6 +72,7 @@ class LibraryTokenizer(Tokenizer):
         self.chat = chat
         self.chat_template = None if chat is None else chat.get("chat_template")
         self.bos_token = bos_token if chat is None else chat.get("bos_token")
+
         with library_errors("the tokenizer cannot encode text"):
             self.prefix_ids: Sequence[int] = self._ids_before_a_text()
         vocabulary = self._tokenizer.get_vocab(with_added_tokens=True)
@@ -79,6 +80,7 @@ class LibraryTokenizer(Tokenizer):
         self.bos_id: int | None = None if self.prefix_ids or named == end_of_text else named
         self._bytes_of = _bytes_of_ids(vocabulary, tree)
         self.prefix_text = " " if self.decode(self.encode("a")).startswith(" ") else ""
+
         ids = [*self._bytes_of, *more_ends, *([] if end_of_text is None else [end_of_text])]
         if max(ids, default=0) >= n_vocab:
             raise UserError(
@@ -151,6 +153,7 @@ class LibraryTokenizer(Tokenizer):
             name: self._tokenizer.id_to_token(i) for name, i in names.items() if i is not None
         }
         named_tokens = {name: token for name, token in tokens.items() if token is not None}
+
         return LibraryTokenizer(
             self.text,
             n_vocab=self.n_vocab,

@@ -95,6 +95,7 @@ class GPTModule(L.LightningModule):
         self.compiles = hardware.compile
         self.precision = hardware.precision
         self.origin = origin
+
         if self.settings.checkpoint_activations:
             recompute_activations(model)
         self.compute_loss = self._loss_function()

@@ -50,6 +50,7 @@ class PlainCoder:
         """Return the ids of a text. Raises UserError if the tokenizer does not have a character of the text."""
         assert not add_special_tokens
         parts = re.split(f"({re.escape(END_OF_TEXT)})", text) if self._special else [text]
+
         ids: list[int] = []
         offsets: list[tuple[int, int]] = []
         start = 0
@@ -63,6 +64,7 @@ class PlainCoder:
                 ids += new
                 offsets += [(start + a, start + b) for a, b in self._offsets(part, new)]
             start += len(part)
+
         return PlainEncoding(ids, offsets)
 
     def token_to_id(self, token: str) -> int | None:

@@ -141,6 +141,7 @@ def _rung(
             config = replace(config, context_length=context_length)
         if "trainer.global_batch_size" in open_keys:
             trainer = replace(trainer, global_batch_size=global_batch_size)
+
         if config.context_length * trainer.global_batch_size == tokens_a_step:
             continue
         tokens_a_step = config.context_length * trainer.global_batch_size

@@ -106,6 +106,7 @@ def peak_bytes(model: GPT, batch_size: int, *, precision: str, compile: bool) ->
         return math.inf
     finally:
         model.zero_grad()
+
     peak = torch.cuda.max_memory_allocated(gpu)
     if not compile:
         return peak
