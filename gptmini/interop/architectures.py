@@ -45,8 +45,8 @@ class Architecture:
     def check_computes(self, config: GPTConfig, kind: str) -> None:
         """Raise UserError unless the config has the fixed value of each setting that the model type fixes."""
         # The setting 'init' may have any value, because initial weights no longer matter after training.
-        free = {*self.settings, *self.any_value, "full_context_length"}
-        free |= {"dropout", "init", "mlp", "rotary_base", "tie_embeddings"}
+        free = {"dropout", "full_context_length", "init", "mlp", "rotary_base", "tie_embeddings"}
+        free |= {*self.settings, *self.any_value}
         for field in fields(config):
             if field.name in free:
                 continue
@@ -61,6 +61,7 @@ class Architecture:
                 raise UserError(
                     f"{field.name} must be {allowed[0]} to export as {kind}, got {field.name}={value}"
                 )
+
         if config.mlp not in self.activations:
             names = " or ".join(self.activations)
             raise UserError(f"mlp must be {names} to export as {kind}, got mlp={config.mlp}")

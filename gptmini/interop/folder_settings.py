@@ -71,9 +71,9 @@ def special_ids(tokenizer: Tokenizer, published: Published) -> dict[str, Any]:
 def with_new_ends(
     settings: dict[str, Any], tokenizer: Tokenizer, published: Published
 ) -> dict[str, Any]:
-    """Return settings whose eos_token_id also has the ends of a tokenizer that no published file has.
+    """Return settings with the tokenizer's ends added to eos_token_id, except ends that a published file already names.
 
-    Such an end closes the answers in a chat template, although the original model never stopped there.
+    A chat template may close its answers with an end at which the original model never stopped.
     """
     old = [i for values in published.values() for i in in_a_list(values.get("eos_token_id"))]
     new = [i for i in tokenizer.more_ends if i not in old]

@@ -26,7 +26,7 @@ FILE_ENDS = (".ckpt", ".pt", ".safetensors", ".gguf", ".txt")
 def is_hub_name(text: str) -> bool:
     """Return whether a string can be the name of a model on the hub, such as gpt2 or openai-community/gpt2.
 
-    If its first part is an existing folder, as in runs/mine, it is a misspelt path.
+    A string whose first part is an existing folder, such as runs/mine, is a misspelt path instead.
     """
     owner, slash, _ = text.partition("/")
     is_path = os.path.lexists(text) or (bool(slash) and Path(owner).exists())

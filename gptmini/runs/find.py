@@ -51,7 +51,7 @@ def named_run(path: str | Path, *, saved: bool = False) -> Path:
 
 
 def similar_run(path: str | Path) -> Path | None:
-    """Return the run, or the folder of runs, that a path without a file may mean."""
+    """Return the run, or the folder of runs, with the same or a similar name as a path that does not exist."""
     path = Path(path)
     runs = [*RUNS.glob("*"), *RUNS.glob("*/*")]
     same = next((run for run in runs if run.name == path.name), None)

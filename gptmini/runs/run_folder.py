@@ -238,7 +238,7 @@ def check_latest(latest: Path) -> None:
 
 
 def root_of(folder: Path, runs_dir: str) -> Path | None:
-    """Return the folder of all runs around a run, or None: runs_dir, or a parent folder that contains `latest`."""
+    """Return the folder of all runs that contains a run: runs_dir, or a parent folder with `latest`. Or return None."""
     root = Path(runs_dir).expanduser()
     folder = folder.absolute()
     if folder.is_relative_to(root.absolute()):
