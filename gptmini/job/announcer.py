@@ -5,35 +5,35 @@ import re
 import shlex
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
+from rich.console import Console
 
+from gptmini.checkpoint import TrainingState
 from gptmini.configuration.init_from import takes_finetune
 from gptmini.configuration.keys import user_component_overrides
 from gptmini.configuration.overrides import as_override
+from gptmini.configuration.request import UserRequest
 from gptmini.console.numbers import duration, rounded, with_prefix
 from gptmini.console.printing import command_line, sampling_command
 from gptmini.console.terminal import Screen
+from gptmini.data import TokenStore, without_marks
+from gptmini.interop import choose_architecture
 from gptmini.job.result import callbacks_of, checkpoints_of, early_stop
-from gptmini.runs import has_checkpoint
+from gptmini.model import GPT, GPTConfig
+from gptmini.runs import Run, has_checkpoint
 from gptmini.system.errors import UserError
+from gptmini.tokenizer import END_OF_TEXT
+from gptmini.training.callbacks.checkpoints import Best
+from gptmini.training.callbacks.samples import Samples
+from gptmini.training.loggers.console import ConsoleLogger
+from gptmini.training.loggers.logger import RunLogger
+from gptmini.training.loggers.tensorboard import EventLogger
+from gptmini.training.module import GPTModule
 from gptmini.training.settings import Settings
-
-if TYPE_CHECKING:  # importing Lightning takes seconds
-    from rich.console import Console
-
-    from gptmini.checkpoint import TrainingState
-    from gptmini.configuration.request import UserRequest
-    from gptmini.data import TokenStore
-    from gptmini.model import GPT, GPTConfig
-    from gptmini.runs import Run
-    from gptmini.training.callbacks.checkpoints import Best
-    from gptmini.training.loggers.console import ConsoleLogger
-    from gptmini.training.module import GPTModule
-    from gptmini.training.stopping import StopReason
-    from gptmini.training.trainer import Logger, Trainer
-    from gptmini.training.trainer_settings import TrainerSettings
+from gptmini.training.stopping import StopReason
+from gptmini.training.trainer import Logger, Trainer
+from gptmini.training.trainer_settings import TrainerSettings
 
 # Up to 4 passes over the same text are worth nearly as much as new text: Muennighoff et al. 2023, "Scaling
 # Data-Constrained Language Models", abstract.
@@ -51,18 +51,16 @@ class Announcer:
     """Prints lines about a run. Each line starts with a topic of at most eight letters. One or more texts follow."""
 
     def __init__(
-        self, console: "ConsoleLogger", typed: "UserRequest", loggers: "Sequence[Logger]"
+        self, console: ConsoleLogger, request: UserRequest, loggers: Sequence[Logger]
     ) -> None:
-        from gptmini.training.loggers.tensorboard import EventLogger
-
         self.console = console
         self.print_topic = console.screen.print_topic
-        self.typed = typed  # the overrides of this command
+        self.request = request
         # Whether the run writes files for TensorBoard.
         self.has_events = any(isinstance(logger, EventLogger) for logger in loggers)
 
     def print_start(
-        self, run: "Run", module: "GPTModule", settings: Settings, *, prepared_now: bool
+        self, run: Run, module: GPTModule, settings: Settings, *, prepared_now: bool
     ) -> None:
         """Print the data, the model, the machine and the folder of a run, and the step that it resumes from.
 
@@ -83,7 +81,7 @@ class Announcer:
             self.print_resume(run.state, module)
 
     def print_sizes(
-        self, store: "TokenStore", model: "GPT", settings: "TrainerSettings", *, prepared_now: bool
+        self, store: TokenStore, model: GPT, settings: TrainerSettings, *, prepared_now: bool
     ) -> None:
         """Print the data and the size of the model, which may be on the meta device."""
         self._print_data(store, prepared_now=prepared_now)
@@ -93,13 +91,13 @@ class Announcer:
         self.print_topic("model", f"{model.n_parameters:,} parameters, {work} per token")
         self._print_if_not_exportable(model.config)
 
-    def print_setup(self, module: "GPTModule", settings: Settings, *, is_new: bool) -> None:
+    def print_setup(self, module: GPTModule, settings: Settings, *, is_new: bool) -> None:
         """Print the origin of the weights, the machine and the batch of a run. `is_new` means before its first step."""
         if module.origin is not None and is_new:
             step = module.origin["step"]
             at_step = "" if step is None else f", step {step}"
             self.print_topic("", f"starts from the weights of {module.origin['path']}{at_step}")
-            if takes_finetune(module.origin["optimizer"], self.typed):
+            if takes_finetune(module.origin["optimizer"], self.request):
                 self.print_topic(
                     "",
                     "not trained with Muon here, so the run takes optimizer and warm-up of experiment=finetune",
@@ -109,15 +107,13 @@ class Announcer:
         self.print_topic("machine", str(module.hardware))
         self._print_batch(module.settings)
 
-    def _print_if_not_exportable(self, config: "GPTConfig") -> None:
-        from gptmini.interop import choose_architecture
-
+    def _print_if_not_exportable(self, config: GPTConfig) -> None:
         try:
             choose_architecture(config)
         except UserError as error:
             self.print_topic("", f"the model cannot be exported to other programs: {error}")
 
-    def _print_frozen(self, model: "GPT") -> None:
+    def _print_frozen(self, model: GPT) -> None:
         frozen = [name for name, weight in model.named_parameters() if not weight.requires_grad]
         if frozen:
             n_frozen = model.count_parameters(frozen)
@@ -126,7 +122,7 @@ class Announcer:
             line = "the frozen embedding is also the unembedding (model.tie_embeddings=true)"
             self.print_topic("", line)
 
-    def _print_data(self, store: "TokenStore", *, prepared_now: bool) -> None:
+    def _print_data(self, store: TokenStore, *, prepared_now: bool) -> None:
         origin = "prepared now" if prepared_now else "prepared before"
         n_train = store.n_tokens("train")
         n_val = store.n_tokens("val")
@@ -137,7 +133,7 @@ class Announcer:
             f"{store.bytes_per_token('train'):.2f} bytes per token",
         )
 
-    def _print_long_chats(self, store: "TokenStore", context: int) -> None:
+    def _print_long_chats(self, store: TokenStore, context: int) -> None:
         """Warn if more than 5 % of the training chats are longer than the context."""
         ends = [chats.document_ends("train").astype(np.int64) for chats in store.chats]
         lengths = np.concatenate([[0], *(np.diff(end, prepend=0) for end in ends)])[1:]
@@ -145,7 +141,7 @@ class Announcer:
         if n_long > 0.05 * len(lengths):
             fitting = np.quantile(lengths, 0.95, method="higher")
             fix = f"model.context_length={fitting} holds 95 % of them"
-            if self.typed.has("init_from"):  # the weights limit the context
+            if self.request.has("init_from"):  # the weights limit the context
                 fix = "the model sees them in parts"
             self.print_topic(
                 "warning",
@@ -153,7 +149,7 @@ class Announcer:
             )
 
     def _print_passes(
-        self, store: "TokenStore", settings: "TrainerSettings", context_length: int
+        self, store: TokenStore, settings: TrainerSettings, context_length: int
     ) -> None:
         """Print the number of passes over each source of tokens, and warn of more than MANY_PASSES.
 
@@ -187,7 +183,7 @@ class Announcer:
         for warning in warnings:
             self.print_topic("warning", warning)
 
-    def _print_batch(self, settings: "TrainerSettings") -> None:
+    def _print_batch(self, settings: TrainerSettings) -> None:
         n_micro_steps = settings.n_micro_steps
         if n_micro_steps == 1 and settings.n_ranks == 1:
             return
@@ -198,7 +194,7 @@ class Announcer:
             parts += f" on each of {settings.n_ranks} devices"
         self.print_topic("batch", f"{settings.global_batch_size} sequences per step: {parts}")
 
-    def print_resume(self, state: "TrainingState | None", module: "GPTModule") -> None:
+    def print_resume(self, state: TrainingState | None, module: GPTModule) -> None:
         """Print the step that the run resumes from, and how a new trainer.max_steps changes the learning rate."""
         if state is None:
             self.print_topic("resume", "no checkpoint was saved yet; starting from the first step")
@@ -215,7 +211,7 @@ class Announcer:
             line += f"the next step's learning rate changes from {before:.3g} to {now:.3g}"
             self.print_topic("", line)
 
-    def _print_stop(self, reason: "StopReason", step: int, run: "Run") -> None:
+    def _print_stop(self, reason: StopReason, step: int, run: Run) -> None:
         """Print why and at which step the run stopped, its latest checkpoint, and the command that resumes the run."""
         last = run.folder / "checkpoints" / "last.ckpt"
         if reason.between_steps and last.exists():
@@ -227,20 +223,18 @@ class Announcer:
         else:
             saved = "no checkpoint was saved yet"
         self.print_topic("stopped", f"by {reason.stopped_by} at step {step}; {saved}")
-        self.print_topic("next", resume_command(run, self.typed))
+        self.print_topic("next", resume_command(run, self.request))
 
     def print_end(
         self,
-        trainer: "Trainer",
-        reason: "StopReason",
-        module: "GPTModule",
-        run: "Run",
+        trainer: Trainer,
+        reason: StopReason,
+        module: GPTModule,
+        run: Run,
         *,
         seconds: float,
     ) -> None:
         """Print how a run ended after this command trained it for some seconds, and the commands to run next."""
-        from gptmini.training.callbacks.samples import Samples
-
         if reason.stopped_by is not None:
             self._print_stop(reason, trainer.global_step, run)
             return
@@ -268,7 +262,7 @@ class Announcer:
             ]
         self.print_topic("next", *commands)
 
-    def _print_done(self, trainer: "Trainer", run: "Run", *, seconds: float) -> None:
+    def _print_done(self, trainer: Trainer, run: Run, *, seconds: float) -> None:
         n_steps = trainer.global_step - run.step
         noun = "step" if n_steps == 1 else "steps"
         self.print_topic("done", f"{n_steps} {noun} in {duration(seconds)}")
@@ -277,10 +271,10 @@ class Announcer:
             self.print_topic(
                 "early",
                 f"at step {trainer.global_step} of {trainer.max_steps}: {reason}",
-                f"to continue: {resume_command(run, self.typed)}",
+                f"to continue: {resume_command(run, self.request)}",
             )
 
-    def _print_best(self, best: "Best | None", module: "GPTModule") -> None:
+    def _print_best(self, best: Best | None, module: GPTModule) -> None:
         """Print the validation with the lowest loss, or why no checkpoint of such a validation exists."""
         if best is not None:
             loss = f"val loss {best.loss:.4f}, {best.bits_per_byte:.4f} bits per byte"
@@ -292,11 +286,8 @@ class Announcer:
             self.print_topic("best", f"none: {reason}")
 
 
-def prompt_option(store: "TokenStore") -> list[str]:
+def prompt_option(store: TokenStore) -> list[str]:
     """Return the option --prompt of gptmini sample with the first words of the held-out text, if it has any."""
-    from gptmini.data import without_marks
-    from gptmini.tokenizer import END_OF_TEXT
-
     ids = without_marks(store.tokens("val")[:PROMPT_TOKENS])
     text = store.tokenizer.decode(ids.tolist()).replace(END_OF_TEXT, "\n")
     words = WORDS.search(text) or re.search(r"\w+", text)
@@ -308,38 +299,35 @@ def prompt_option(store: "TokenStore") -> list[str]:
     return ["--prompt", prompt]
 
 
-def resume_command(run: "Run", typed: "UserRequest") -> str:
+def resume_command(run: Run, request: UserRequest) -> str:
     """Return the command that resumes a run.
 
     It repeats what adds the user's own classes, because gptmini calls no class that only a stored configuration names.
     """
     arguments = [
         as_override("resume", str(run.folder)),
-        *user_component_overrides(typed.overrides),
+        *user_component_overrides(request.overrides),
     ]
-    if typed.config_dir is not None:
-        arguments += ["--config-dir", typed.config_dir]
+    if request.config_dir is not None:
+        arguments += ["--config-dir", request.config_dir]
     return command_line("train", *arguments)
 
 
 def open_announcer(
-    console: "Console",
-    run: "Run",
+    console: Console,
+    run: Run,
     settings: Settings,
-    loggers: "Sequence[Logger]",
-    typed: "UserRequest",
+    loggers: Sequence[Logger],
+    request: UserRequest,
 ) -> Announcer:
     """Return the announcer of a run that has started. It prints to the console and to the run's train.log."""
-    from gptmini.training.loggers.console import ConsoleLogger
-    from gptmini.training.loggers.logger import RunLogger
-
     console_logger = ConsoleLogger(
         Screen(console, run.log),
         settings.trainer.max_steps,
         run.lines,
         settings.trainer.validation_due,
     )
-    announcer = Announcer(console_logger, typed, loggers)
+    announcer = Announcer(console_logger, request, loggers)
     for logger in loggers:
         if isinstance(logger, RunLogger):
             logger.on_error = partial(announcer.print_topic, logger.topic)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from gptmini.configuration.building import build_component
-from gptmini.report.tables import comparison, config_table, data_card, model_table
+from gptmini.report import comparison, config_table, data_card, model_table
 from gptmini.runs import Run
 from gptmini.system.errors import UserError
 from gptmini.training.loggers.logger import MetricsLogger, RunLogger
