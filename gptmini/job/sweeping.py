@@ -12,6 +12,10 @@ from gptmini.configuration.overrides import as_override, key_of
 from gptmini.configuration.stored import settings_of
 from gptmini.console.printing import print_topic
 from gptmini.console.progress import Watcher
+from gptmini.data import copied_stdin
+from gptmini.job.sweep_loop import SweepLoop
+from gptmini.job.sweep_table import print_ending
+from gptmini.job.sweep_trials import Trials
 from gptmini.job.tokens import open_corpus, open_tokens
 from gptmini.key_table import keys_with
 from gptmini.sweep import Space, SweepSettings
@@ -57,10 +61,6 @@ def train_all(
     task, task_here = tasks
     checked, text = check_and_prepare(space, config_dir)
     restore_gc_and_sigint()
-    from gptmini.data import copied_stdin
-    from gptmini.job.sweep_loop import SweepLoop
-    from gptmini.job.sweep_table import print_ending
-    from gptmini.job.sweep_trials import Trials
     from gptmini.training.assembling import hardware_of
 
     # Replace a name such as runs/latest. This link points to a different run as soon as the first run starts.
@@ -84,14 +84,14 @@ def train_all(
 
     # Add overrides and options to the command of each run.
     arguments = [] if config_dir is None else ["--config-dir", str(Path(config_dir).absolute())]
-    own = []
+    threads = []
     if n_runs > 1 and checked.trainer.threads is None:
-        own.append(f"trainer.threads={max(1, cpu_cores() // n_runs)}")
+        threads = [f"trainer.threads={max(1, cpu_cores() // n_runs)}"]
     device = hardware_of(checked).device
     n_devices = checked.trainer.devices_here
     loop = SweepLoop(
         trials=trials,
-        command=[*TRAIN, *own, *arguments],
+        command=[*TRAIN, *threads, *arguments],
         variables=[gpus_of(n_runs * task_here + i, device, n_devices) for i in range(n_runs)],
         stdin=copied_stdin() or Path(os.devnull),
         retries=settings.retries,
