@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 
 import lightning as L
-from lightning.pytorch.loggers.logger import Logger
 from rich.progress import BarColumn, Progress, TextColumn
 from rich.text import Text
 
@@ -14,6 +13,7 @@ from gptmini.console.numbers import duration
 from gptmini.console.table import aligned
 from gptmini.console.terminal import Screen
 from gptmini.runs import STEP, Line, is_number, tags_of
+from gptmini.training.loggers.logger import PlainLogger
 
 # Seconds between two plain progress lines. A user sees progress often, and the output stays short enough to read.
 PLAIN_SECONDS = 5.0
@@ -35,7 +35,7 @@ COLUMNS = {
 }
 
 
-class ConsoleLogger(Logger):
+class ConsoleLogger(PlainLogger):
     """A logger that shows a progress bar on a terminal, and prints plain lines elsewhere and to train.log.
 
     Only the first rank has this logger.
@@ -72,19 +72,6 @@ class ConsoleLogger(Logger):
         for line in lines:
             numbers = {tag: value for tag, value in tags_of(line).items() if is_number(value)}
             self._store(numbers, line[STEP])
-
-    @property
-    def name(self) -> str:
-        """A name, because Lightning requires it."""
-        return "console"
-
-    @property
-    def version(self) -> int:
-        """A version, because Lightning requires it."""
-        return 0
-
-    def log_hyperparams(self, *args: object, **kwargs: object) -> None:
-        """Do nothing, because the command has already printed the settings of the run."""
 
     def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
         """Show the latest loss, the validation loss or the speed, and the time left. Ignore scalars without a step."""

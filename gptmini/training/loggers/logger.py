@@ -23,7 +23,24 @@ from gptmini.system.files import flush_file, naming, replacing
 Entries = Mapping[str, Any]
 
 
-class RunLogger(Logger):
+class PlainLogger(Logger):
+    """A logger without a name and a version, so that the files of a run are directly in its folder."""
+
+    @property
+    def name(self) -> str:
+        """An empty string."""
+        return ""
+
+    @property
+    def version(self) -> str:
+        """An empty string."""
+        return ""
+
+    def log_hyperparams(self, *args: object, **kwargs: object) -> None:
+        """Do nothing, because the config.yaml of the run contains every value."""
+
+
+class RunLogger(PlainLogger):
     """A logger that also accepts samples, tables and images, and that writes directly into a run's folder.
 
     Subclasses implement write() and flush(). After the first OSError, on_error receives a line for the user, and the
@@ -88,19 +105,6 @@ class RunLogger(Logger):
     def save_dir(self) -> str:
         """The run folder. Lightning's callbacks write their files to the folder save_dir/name/version."""
         return str(self.folder)
-
-    @property
-    def name(self) -> str:
-        """An empty string, so that files are directly in the run folder."""
-        return ""
-
-    @property
-    def version(self) -> str:
-        """An empty string, so that files are directly in the run folder."""
-        return ""
-
-    def log_hyperparams(self, *args: object, **kwargs: object) -> None:
-        """Do nothing, because the config.yaml of the run contains every value."""
 
 
 class MetricsLogger(RunLogger):
