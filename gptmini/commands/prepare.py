@@ -7,8 +7,9 @@ from gptmini.commands.train import show_configuration
 from gptmini.configuration.building import text_settings
 from gptmini.configuration.compose import Composition
 from gptmini.configuration.stored import resolve_configuration
+from gptmini.console.printable import printable
 from gptmini.console.printing import print_lines
-from gptmini.console.table import aligned
+from gptmini.console.table import aligned, cut
 from gptmini.console.terminal import make_console, show_progress
 from gptmini.data import SPLITS, TokenStore, inspect_split
 from gptmini.job.tokens import open_tokens
@@ -105,8 +106,4 @@ def _sources(store: TokenStore) -> Iterator[str]:
 
 
 def _start_of(text: str) -> str:
-    line = " ".join(text.split())
-    line = "".join(character if character.isprintable() else "\ufffd" for character in line)
-    if len(line) > SHOWN_CHARACTERS:
-        return f"{line[:SHOWN_CHARACTERS]}..."
-    return line
+    return cut(printable(" ".join(text.split())), SHOWN_CHARACTERS)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from gptmini.commands.mistakes import one_line_errors
 from gptmini.commands.options import parse_options
 from gptmini.commands.prompts import prompt_from
+from gptmini.console.printable import printable
 from gptmini.console.printing import print_lines, print_resolved_run
 from gptmini.console.table import aligned
 
@@ -82,12 +83,4 @@ def escaped(data: bytes) -> str:
 
     For example, a line break becomes \n, and the first byte of é becomes \xc3.
     """
-    shown = ""
-    for character in data.decode("utf-8", "surrogateescape"):
-        if "\udc80" <= character <= "\udcff":  # a byte that is not UTF-8
-            shown += f"\\x{ord(character) - 0xDC00:02x}"
-        elif character.isprintable() and character != "\\":
-            shown += character
-        else:
-            shown += character.encode("unicode_escape").decode()
-    return shown
+    return printable(data.replace(b"\\", rb"\\").decode("utf-8", "backslashreplace"))
