@@ -173,10 +173,9 @@ class Announcer:
             # The number of steps is rounded up, so epochs=4 gives slightly more than four passes.
             if round(passes, 1) > MANY_PASSES and settings.max_time is None:
                 name = source.name or "the text"
-                remedy = f", lower the weight of {name}" if source.name else ""
+                fix = f"lower the weight of {name}" if source.name else "add text"
                 warnings.append(
-                    f"{passes:,.1f} passes over {name}: each pass after pass {MANY_PASSES} helps less "
-                    f"(Muennighoff et al. 2023); add text{remedy}, lower trainer.max_steps or set "
+                    f"{passes:,.1f} passes over {name}: passes after the first {MANY_PASSES} help less; {fix} or set "
                     f"epochs={MANY_PASSES}"
                 )
 

@@ -113,8 +113,7 @@ class SweepSettings:
 
         if sampler == "grid" and intervals:
             raise UserError(
-                f"sweep.sampler=grid requires a list of values for {intervals[0]}, got an interval; list the values "
-                "or set sweep.sampler=random"
+                f"sweep.sampler=grid requires values of {intervals[0]}, got an interval; set sweep.sampler=random"
             )
         if sampler != "grid" and self.trials is None:
             raise UserError(
