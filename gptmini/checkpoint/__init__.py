@@ -9,7 +9,6 @@ from gptmini.system.lazy import lazy_names
 
 if TYPE_CHECKING:
     from gptmini.checkpoint.file import WEIGHTS_PREFIX as WEIGHTS_PREFIX
-    from gptmini.checkpoint.file import build_model as build_model
     from gptmini.checkpoint.file import config_of as config_of
     from gptmini.checkpoint.file import header as header
     from gptmini.checkpoint.file import read_checkpoint as read_checkpoint

@@ -17,13 +17,11 @@ if TYPE_CHECKING:
     from gptmini.interop.gguf_file import write_gguf as write_gguf
     from gptmini.interop.hub_models import download_model as download_model
     from gptmini.interop.hub_models import is_hub_name as is_hub_name
-    from gptmini.interop.hugging_face import from_hugging_face as from_hugging_face
     from gptmini.interop.hugging_face import to_hugging_face as to_hugging_face
     from gptmini.interop.nanogpt import read_nanogpt as read_nanogpt
     from gptmini.interop.reading import read_folder as read_folder
     from gptmini.interop.reading import read_model as read_model
     from gptmini.interop.reading import read_sizes as read_sizes
     from gptmini.interop.tokenizer_reading import read_tokenizer as read_tokenizer
-    from gptmini.interop.tokenizer_writing import to_tokenizers as to_tokenizers
 else:
     __getattr__ = lazy_names(__name__)

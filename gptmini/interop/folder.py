@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
 from torch import Tensor
 
 from gptmini.interop.architectures import ARCHITECTURES
@@ -130,7 +131,6 @@ def _write_weights(
     folder: Path, config: dict, state: dict[str, Tensor], dtype: torch.dtype
 ) -> None:
     from huggingface_hub import save_torch_state_dict
-    from safetensors import SafetensorError
 
     is_tied = config["tie_word_embeddings"]
     # A GPT-2 with tied embeddings uses the weight names of the bare model, like OpenAI's GPT-2 on the hub. MLX reads
