@@ -12,8 +12,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from gptmini.model.config import GPTConfig, config_from_file
-from gptmini.model.gpt import GPT, meta_gpt
+from gptmini.model import GPT, GPTConfig, config_from_file, meta_gpt
 from gptmini.system.errors import UserError
 from gptmini.system.files import flush_file, replacing
 from gptmini.system.untrusted_tensors import read_tensors

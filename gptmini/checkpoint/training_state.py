@@ -6,7 +6,7 @@ from pathlib import Path
 from torch import Tensor
 
 from gptmini.checkpoint.file import build_model
-from gptmini.model.gpt import GPT
+from gptmini.model import GPT
 from gptmini.system.errors import UserError
 
 

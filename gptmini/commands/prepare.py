@@ -17,7 +17,7 @@ from gptmini.key_table import keys_with
 from gptmini.system.errors import UserError
 from gptmini.system.process import restore_gc_and_sigint
 from gptmini.tokenizer import from_dict
-from gptmini.training.settings import PrepareSettings
+from gptmini.training import PrepareSettings
 
 # To print the start of a document, decode SHOWN_IDS ids and print SHOWN_CHARACTERS characters.
 SHOWN_IDS = 100

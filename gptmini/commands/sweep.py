@@ -14,7 +14,7 @@ from gptmini.configuration.sweep_space import is_sweep_override, space_of
 from gptmini.job.sweeping import detach_from_launcher, train_all
 from gptmini.system.errors import UserError
 from gptmini.system.files import install_command
-from gptmini.training.settings import Component
+from gptmini.training import Component
 
 
 def main(arguments: list[str]) -> None:

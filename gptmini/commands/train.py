@@ -11,7 +11,7 @@ from gptmini.console.printing import print_lines
 from gptmini.console.progress import Watcher
 from gptmini.system.errors import UserError
 from gptmini.system.world import this_world
-from gptmini.training.devices.ranks import Ranks
+from gptmini.training import Ranks
 
 # Importing gptmini.job.train or gptmini.job.dry_run takes seconds, because they import torch and Lightning. So each
 # command checks all keys and values before this import.

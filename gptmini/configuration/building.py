@@ -13,14 +13,16 @@ from omegaconf import OmegaConf
 from gptmini.configuration.keys import known_keys, nearest_key, unknown_key
 from gptmini.system.errors import UserError, value_text
 from gptmini.system.world import this_world
-from gptmini.training.settings import (
+from gptmini.training import (
     Component,
     PrepareSettings,
     RootSettings,
     Settings,
     TextSettings,
+    TrainerSettings,
+    divisors,
+    sequences_per_rank,
 )
-from gptmini.training.trainer_settings import TrainerSettings, divisors, sequences_per_rank
 
 
 def text_settings(plain: Mapping[str, Any]) -> TextSettings:

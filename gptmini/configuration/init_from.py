@@ -14,11 +14,11 @@ from gptmini.console.progress import Watcher
 from gptmini.data import TokenStore
 from gptmini.key_table import keys_with
 from gptmini.loading import ModelSource, local_path, source_of
-from gptmini.model.config import NORM_EPS
+from gptmini.model import NORM_EPS
 from gptmini.runs import named_run, relative_to_cwd
 from gptmini.system.errors import UserError
 from gptmini.tokenizer import identity_of
-from gptmini.training.settings import Component, Settings
+from gptmini.training import Component, Settings
 
 MODEL = "gptmini.model.ModelSettings"
 OF_MODEL = "gptmini.loading.OfModelSettings"

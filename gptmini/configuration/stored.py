@@ -22,7 +22,7 @@ from gptmini.configuration.trust import check_components
 from gptmini.key_table import keys_with
 from gptmini.runs import find_run, has_checkpoint, is_run, named_run, read_config
 from gptmini.system.errors import UserError, value_text
-from gptmini.training.settings import Settings
+from gptmini.training import Settings
 
 # Keys of stored configurations that gptmini no longer has. A resumed run continues without them.
 RETIRED = ("callbacks.pictures.embedding_tokens", "callbacks.overfitting")

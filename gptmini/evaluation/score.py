@@ -11,9 +11,7 @@ from torch import Tensor
 
 from gptmini.data import NOT_COUNTED
 from gptmini.evaluation.windows import BLOCK_BYTES, Passage
-from gptmini.model import GPT, next_token_loss
-from gptmini.model.gpt import in_eval_mode
-from gptmini.model.loss import split_rows
+from gptmini.model import GPT, in_eval_mode, next_token_loss, split_rows
 from gptmini.system.errors import UserError
 
 

@@ -16,4 +16,4 @@ from gptmini.generation.session import DIVERGED as DIVERGED
 from gptmini.generation.session import SampleText as SampleText
 from gptmini.generation.session import Session as Session
 from gptmini.generation.session import TextPiece as TextPiece
-from gptmini.model.packed import pack as pack
+from gptmini.model import pack as pack

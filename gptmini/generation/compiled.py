@@ -8,8 +8,7 @@ from torch import Tensor
 
 from gptmini.attention import Slots
 from gptmini.generation.decoding import Decoder, RuleGroups
-from gptmini.model import GPT
-from gptmini.model.gpt_cache import GPTCache
+from gptmini.model import GPT, GPTCache
 
 
 class CompiledDecoder(Decoder):

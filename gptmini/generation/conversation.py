@@ -9,8 +9,7 @@ from gptmini.data import ChatFormatError, checked_messages
 from gptmini.generation.decoding import Request
 from gptmini.generation.sampling import checked_request
 from gptmini.generation.session import Session, TextPiece
-from gptmini.model import GPT
-from gptmini.model.gpt import in_eval_mode
+from gptmini.model import GPT, in_eval_mode
 from gptmini.settings import CHAT_TOKENS, SAMPLE_SEED, SAMPLE_TEMPERATURE
 from gptmini.system.errors import UserError
 from gptmini.tokenizer import Tokenizer, chat_encoder_of

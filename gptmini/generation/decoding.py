@@ -11,10 +11,8 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from gptmini.generation.rules import Rules, draw, uniforms
-from gptmini.model import GPT
-from gptmini.model.gpt_cache import GPTCache
-from gptmini.model.step import DecodingStep
-from gptmini.tokenizer.chat.marks import common_prefix_length
+from gptmini.model import GPT, DecodingStep, GPTCache
+from gptmini.tokenizer import common_prefix_length
 
 NOT_FINITE = -1  # instead of a token
 # Maximum number of samples per prompt. All samples take memory from the start, so a wrong number could fill the memory.

@@ -12,9 +12,7 @@ from pydantic import ValidationError
 from gptmini.generation.decoding import MOST_SAMPLES, Request
 from gptmini.generation.rules import Rules
 from gptmini.generation.session import Session, TextPiece
-from gptmini.model import GPT
-from gptmini.model.gpt import in_eval_mode
-from gptmini.model.packed import is_packed
+from gptmini.model import GPT, in_eval_mode, is_packed
 from gptmini.settings import (
     SAMPLE_BATCH_SIZE,
     SAMPLE_SEED,

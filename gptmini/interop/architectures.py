@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import Any, NoReturn
 
-from gptmini.model.config import GPTConfig
-from gptmini.model.layers import RMS_NORM_EPS
+from gptmini.model import RMS_NORM_EPS, GPTConfig
 from gptmini.system.errors import UserError
 
 

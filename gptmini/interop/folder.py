@@ -21,7 +21,7 @@ from gptmini.interop.folder_settings import (
 from gptmini.interop.hugging_face import to_hugging_face
 from gptmini.interop.reading import GPT2_PREFIX
 from gptmini.interop.tokenizer_writing import write_tokenizer
-from gptmini.model.gpt import GPT
+from gptmini.model import GPT
 from gptmini.system.errors import UserError
 from gptmini.system.files import encodable, flush_file, new_folder
 from gptmini.system.version import __version__

@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch import Tensor
 
-from gptmini.attention.rotary import frequencies, scale_frequencies
+from gptmini.attention import frequencies, scale_frequencies
 from gptmini.interop.architectures import ARCHITECTURES, is_conv1d
 from gptmini.interop.folder_settings import parse_source_settings, special_ids
 from gptmini.interop.gguf_tokenizer import add_tokenizer
 from gptmini.interop.hugging_face import to_hugging_face
 from gptmini.interop.llama import ROTATED_SUFFIXES
-from gptmini.model.gpt import GPT
-from gptmini.model.layers import RMS_NORM_EPS
+from gptmini.model import GPT, RMS_NORM_EPS
 from gptmini.system.errors import UserError
 from gptmini.system.files import flush_file, install_command, naming, temporary_beside
 from gptmini.tokenizer import Tokenizer

@@ -21,8 +21,7 @@ from gptmini.interop.architectures import (
     known_model_type,
     refuse,
 )
-from gptmini.model.config import GPTConfig, config_from_file
-from gptmini.model.gpt import GPT, VOCABULARY, meta_gpt
+from gptmini.model import GPT, VOCABULARY, GPTConfig, config_from_file, meta_gpt
 from gptmini.settings import checked
 from gptmini.system.errors import UserError
 

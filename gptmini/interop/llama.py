@@ -16,8 +16,7 @@ from torch import Tensor
 from typing_extensions import TypedDict  # pydantic requires this class before Python 3.12
 
 from gptmini.interop.architectures import check_setting, refuse
-from gptmini.model.config import GPTConfig
-from gptmini.model.layers import RMS_NORM_EPS
+from gptmini.model import RMS_NORM_EPS, GPTConfig
 from gptmini.system.errors import UserError
 
 KINDS = ("llama", "mistral", "qwen2", "qwen3")

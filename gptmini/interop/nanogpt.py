@@ -6,8 +6,7 @@ from torch import Tensor
 
 from gptmini.interop.architectures import is_conv1d
 from gptmini.interop.hugging_face import build_gpt
-from gptmini.model.config import config_from_file
-from gptmini.model.gpt import GPT
+from gptmini.model import GPT, config_from_file
 from gptmini.system.errors import UserError
 from gptmini.system.untrusted import read_pickle
 from gptmini.system.untrusted_tensors import read_tensors

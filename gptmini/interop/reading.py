@@ -10,8 +10,7 @@ from typing_extensions import TypedDict  # pydantic requires this class before P
 
 from gptmini.interop.hugging_face import build_gpt, to_gpt_config
 from gptmini.interop.tokenizer_reading import read_tokenizer
-from gptmini.model.config import GPTConfig
-from gptmini.model.gpt import GPT
+from gptmini.model import GPT, GPTConfig
 from gptmini.settings import FileName, checked
 from gptmini.system.errors import UserError
 from gptmini.system.untrusted import read_json

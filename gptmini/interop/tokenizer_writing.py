@@ -9,15 +9,15 @@ from tokenizers import AddedToken, Regex, decoders, models, pre_tokenizers
 
 from gptmini.system.errors import UserError
 from gptmini.tokenizer import (
+    BYTE_PATTERN,
     END_OF_TEXT,
     BytePairTokenizer,
     CharTokenizer,
     LibraryTokenizer,
     Tokenizer,
     bos_id_of,
+    bytes_to_letters,
 )
-from gptmini.tokenizer.byte_pairs import BYTE_PATTERN
-from gptmini.tokenizer.letters import bytes_to_letters
 
 
 def to_tokenizers(tokenizer: Tokenizer) -> tokenizers.Tokenizer:

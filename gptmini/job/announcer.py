@@ -24,16 +24,19 @@ from gptmini.model import GPT, GPTConfig
 from gptmini.runs import Run, has_checkpoint
 from gptmini.system.errors import UserError
 from gptmini.tokenizer import END_OF_TEXT
-from gptmini.training.callbacks.checkpoints import Best
-from gptmini.training.callbacks.samples import Samples
-from gptmini.training.loggers.console import ConsoleLogger
-from gptmini.training.loggers.logger import RunLogger
-from gptmini.training.loggers.tensorboard import EventLogger
-from gptmini.training.module import GPTModule
-from gptmini.training.settings import Settings
-from gptmini.training.stopping import StopReason
-from gptmini.training.trainer import Logger, Trainer
-from gptmini.training.trainer_settings import TrainerSettings
+from gptmini.training import (
+    Best,
+    ConsoleLogger,
+    EventLogger,
+    GPTModule,
+    Logger,
+    RunLogger,
+    Samples,
+    Settings,
+    StopReason,
+    Trainer,
+    TrainerSettings,
+)
 
 # Up to 4 passes over the same text are worth nearly as much as new text: Muennighoff et al. 2023, "Scaling
 # Data-Constrained Language Models", abstract.

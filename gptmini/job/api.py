@@ -11,8 +11,7 @@ from gptmini.job.result import TrainingResult
 from gptmini.job.train import train
 from gptmini.system.errors import UserError, ran_out_of_memory
 from gptmini.system.world import this_world
-from gptmini.training.devices.ranks import Ranks
-from gptmini.training.quiet import restore_logging
+from gptmini.training import Ranks, restore_logging
 
 
 def train_from_python(overrides: Sequence[str]) -> TrainingResult:

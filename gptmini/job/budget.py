@@ -20,11 +20,20 @@ from gptmini.job.tokens import open_corpus, open_tokens
 from gptmini.key_table import keys_with
 from gptmini.settings import seconds_of
 from gptmini.system.errors import UserError
-from gptmini.training.assembling import assemble, hardware_of
-from gptmini.training.budget import timing
-from gptmini.training.budget.ladder import Rung, best_of, climb, most_steps
-from gptmini.training.budget.law import Text
-from gptmini.training.settings import Settings
+from gptmini.training import (
+    SECONDS_AROUND,
+    Rung,
+    Settings,
+    TextSize,
+    assemble,
+    best_rung,
+    climb_ladder,
+    hardware_of,
+    measure_module,
+    most_useful_steps,
+    seconds_of_validation,
+    steps_that_fit,
+)
 
 # After this many bytes, stop reading the text. Then estimate the total size of the text from the fraction of its
 # files that was read.
@@ -50,7 +59,7 @@ class BudgetChooser:
         self.request = request
         self.watcher = watcher
         self.open_keys = keys_to_choose(settings, request)
-        self.deadline = began + seconds_of(settings.root.budget or 0.0) - timing.AROUND
+        self.deadline = began + seconds_of(settings.root.budget or 0.0) - SECONDS_AROUND
 
     def choose(self) -> tuple[Settings, TokenStore, bool, Sequence[str]]:
         """Choose the vocabulary and the sizes, then open the tokens, then choose the number of steps.
@@ -64,7 +73,7 @@ class BudgetChooser:
         # If the vocabulary size is chosen here, choose it before building the tokenizer. Token files have their own
         # tokenizer. The sources of a mixture may have their own tokenizer, too.
         if "tokenizer.vocab_size" in self.open_keys and corpus.is_text:
-            rungs = self._choose_sizes(partial(Text.in_pairs, bytes_to_train_on(corpus)))
+            rungs = self._choose_sizes(partial(TextSize.in_pairs, bytes_to_train_on(corpus)))
 
         def on_progress(progress: Progress) -> None:
             self._seconds_left()
@@ -77,7 +86,7 @@ class BudgetChooser:
             corpus=corpus,
         )
         self.settings = fit_context(self.settings, self.request, store, self.watcher)
-        text = Text.of(store)
+        text = TextSize.of(store)
         # With init_from=, the sizes of the model are fixed.
         if not rungs and any(key.startswith("model.") for key in self.open_keys):
             rungs = self._choose_sizes(lambda width: text)
@@ -85,15 +94,15 @@ class BudgetChooser:
         lines = lines_of(self.settings, text, rungs, tokens_a_second)
         return self.settings, store, prepared_now, lines
 
-    def _choose_sizes(self, text_of: Callable[[int], Text]) -> list[Rung]:
+    def _choose_sizes(self, text_of: Callable[[int], TextSize]) -> list[Rung]:
         # Report at every width. The progress line itself limits how often it prints.
-        def reported_text_of(width: int) -> Text:
+        def reported_text_of(width: int) -> TextSize:
             self._report("measuring models of increasing width")
             return text_of(width)
 
         seconds = self._seconds_left()
-        rungs = climb(self.settings, self.open_keys, reported_text_of, seconds)
-        best = best_of(rungs)
+        rungs = climb_ladder(self.settings, self.open_keys, reported_text_of, seconds)
+        best = best_rung(rungs)
         if best.n_steps < 1:
             raise self._too_short(TOO_SLOW.format(best.seconds_a_step))
         self._apply(
@@ -107,11 +116,11 @@ class BudgetChooser:
         build_callbacks(self.settings)
         return rungs
 
-    def _choose_steps(self, store: TokenStore, text: Text) -> float:
+    def _choose_steps(self, store: TokenStore, text: TextSize) -> float:
         """Choose the number of steps, and how often to validate. Return the training tokens per second."""
         self._report("measuring the chosen model")
         module, _ = assemble(self.settings, store)
-        seconds_a_step, warm_up = timing.measure_module(
+        seconds_a_step, warm_up = measure_module(
             module,
             seconds=min(CHOSEN_SHARE * self._seconds_left(), CHOSEN_SECONDS),
         )
@@ -119,11 +128,11 @@ class BudgetChooser:
         if module.compiles and module.settings.n_ranks > 1:
             # Only this rank has compiled the loss. The other ranks compile it in their first step.
             seconds -= warm_up
-        n_steps, val_every = timing.steps_that_fit(
+        n_steps, val_every = steps_that_fit(
             seconds,
             seconds_a_step,
-            timing.seconds_of_validation(seconds_a_step, module),
-            most=most_steps(module.settings, self.open_keys, text, module.tokens_per_step),
+            seconds_of_validation(seconds_a_step, module),
+            most=most_useful_steps(module.settings, self.open_keys, text, module.tokens_per_step),
         )
         if n_steps < 1:
             raise self._too_short(TOO_SLOW.format(seconds_a_step))
@@ -175,7 +184,7 @@ def keys_to_choose(settings: Settings, request: UserRequest) -> frozenset[str]:
 
 
 def lines_of(
-    settings: Settings, text: Text, rungs: Sequence[Rung], tokens_a_second: float
+    settings: Settings, text: TextSize, rungs: Sequence[Rung], tokens_a_second: float
 ) -> list[str]:
     """Return lines that show the chosen values, and compare the next narrower and wider rungs with the best."""
     model = settings.model
@@ -189,7 +198,7 @@ def lines_of(
         f"step, {trainer.max_steps:,} steps: {passes:.2g} passes over the text",
     ]
     if len(rungs) > 1:
-        best = best_of(rungs)
+        best = best_rung(rungs)
         i = rungs.index(best)
         losses = [
             f"{other.loss / best.loss - 1:.1%} higher at width {other.config.d_model} after {other.n_steps:,.0f} steps"

@@ -1,14 +1,16 @@
 """Build the callbacks of a run, and check what needs torch, before the folder of the run and the text are opened."""
 
 from gptmini.configuration.building import build_component
-from gptmini.model.adapting import freeze
-from gptmini.model.gpt import meta_gpt
-from gptmini.training.assembling import hardware_of
-from gptmini.training.callbacks.pictures import Pictures
-from gptmini.training.callbacks.samples import Samples
-from gptmini.training.quiet import quieten_lightning
-from gptmini.training.settings import Settings
-from gptmini.training.trainer import Callback, check_callback
+from gptmini.model import freeze, meta_gpt
+from gptmini.training import (
+    Callback,
+    Pictures,
+    Samples,
+    Settings,
+    check_callback,
+    hardware_of,
+    quieten_lightning,
+)
 
 
 def build_callbacks(settings: Settings) -> list[Callback]:

@@ -12,16 +12,21 @@ from gptmini.console.terminal import Screen, make_console, show_progress
 from gptmini.job.announcer import Announcer
 from gptmini.job.callbacks import build_callbacks
 from gptmini.job.train import open_run_tokens, prepare_process
-from gptmini.model.gpt import meta_gpt
+from gptmini.model import meta_gpt
 from gptmini.runs import open_run
 from gptmini.system import hardware
 from gptmini.system.errors import UserError
 from gptmini.system.process import restore_gc_and_sigint
-from gptmini.training.assembling import assemble, hardware_of
-from gptmini.training.budget import timing
-from gptmini.training.loggers.console import ConsoleLogger
-from gptmini.training.module import GPTModule
-from gptmini.training.settings import Settings
+from gptmini.training import (
+    SECONDS_AROUND,
+    ConsoleLogger,
+    GPTModule,
+    Settings,
+    assemble,
+    hardware_of,
+    measure_module,
+    seconds_of_validation,
+)
 
 SECONDS = 3.0  # how long to measure steps
 # A float32 weight, its gradient, and one moment, as of Muon. AdamW stores two moments. Frozen weights have neither.
@@ -68,7 +73,7 @@ def dry_run(settings: Settings, request: UserRequest, *, began: float) -> None:
         watcher.on_progress(Progress(phase="measuring steps", n_bytes=0, share=None))
         if device.type == "cuda":
             torch.cuda.reset_peak_memory_stats()
-        seconds_a_step, _ = timing.measure_module(module, seconds=SECONDS)
+        seconds_a_step, _ = measure_module(module, seconds=SECONDS)
 
     announcer.print_setup(module, settings, is_new=True)
     announcer.print_topic(
@@ -112,17 +117,17 @@ def time_lines(module: GPTModule, seconds_a_step: float) -> list[str]:
 
     settings = module.settings
     n_steps = settings.max_steps
-    of_validation = timing.seconds_of_validation(seconds_a_step, module)
+    of_validation = seconds_of_validation(seconds_a_step, module)
     n_validations = math.ceil(n_steps / settings.validation_interval)
     if module.origin is not None:
         n_validations += 1  # a run with trained weights starts with a validation
     work = n_steps * seconds_a_step + n_validations * of_validation
     noun = "validation" if n_validations == 1 else "validations"
-    lines = [f"about {duration(work + timing.AROUND)} with {n_validations:,} {noun}"]
+    lines = [f"about {duration(work + SECONDS_AROUND)} with {n_validations:,} {noun}"]
 
     limit = settings.max_seconds
-    if limit is not None and limit < work + timing.AROUND:
+    if limit is not None and limit < work + SECONDS_AROUND:
         # The run ends with a validation.
-        step = int(n_steps * max(0.0, limit - timing.AROUND - of_validation) / work)
+        step = int(n_steps * max(0.0, limit - SECONDS_AROUND - of_validation) / work)
         lines.append(f"trainer.max_time={settings.max_time} ends the run at about step {step:,}")
     return lines

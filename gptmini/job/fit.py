@@ -6,13 +6,20 @@ from collections.abc import Sequence
 from gptmini.job.loggers import finish
 from gptmini.job.result import final_status
 from gptmini.runs import Run, write_status
-from gptmini.training.callbacks.bad_steps import BadSteps
-from gptmini.training.datamodule import TokenDataModule
-from gptmini.training.devices.ranks import Ranks
-from gptmini.training.loggers.console import ConsoleLogger, StepProgress
-from gptmini.training.module import GPTModule
-from gptmini.training.stopping import Stopping, StopReason
-from gptmini.training.trainer import Callback, Logger, Trainer, build_trainer
+from gptmini.training import (
+    BadSteps,
+    Callback,
+    ConsoleLogger,
+    GPTModule,
+    Logger,
+    Ranks,
+    StepProgress,
+    Stopping,
+    StopReason,
+    TokenDataModule,
+    Trainer,
+    build_trainer,
+)
 
 
 def fit(

@@ -15,7 +15,7 @@ from gptmini.configuration.request import UserRequest, key_of
 from gptmini.system.errors import RanksFailed
 from gptmini.system.process import LAUNCHER, OUT_OF_RESOURCES, SHUTDOWN_TIMEOUT
 from gptmini.system.signals import stop_signals
-from gptmini.training.trainer_settings import TrainerSettings
+from gptmini.training import TrainerSettings
 
 
 def start_ranks(settings: TrainerSettings, folder: str | None, request: UserRequest) -> None:

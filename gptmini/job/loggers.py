@@ -8,11 +8,7 @@ from gptmini.configuration.building import build_component
 from gptmini.report import comparison, config_table, data_card, model_table
 from gptmini.runs import Run
 from gptmini.system.errors import UserError
-from gptmini.training.loggers.logger import MetricsLogger, RunLogger
-from gptmini.training.loggers.tensorboard import EventLogger
-from gptmini.training.module import GPTModule
-from gptmini.training.settings import Settings
-from gptmini.training.trainer import Logger
+from gptmini.training import EventLogger, GPTModule, Logger, MetricsLogger, RunLogger, Settings
 
 
 def build_loggers(settings: Settings, run: Run) -> list[Logger]:

@@ -10,10 +10,7 @@ from pathlib import Path
 from gptmini.configuration.messages import exit_code_of, explain
 from gptmini.console.printing import print_lines, topic_lines
 from gptmini.runs import Run, RunStatus, write_status
-from gptmini.training.callbacks.checkpoints import Best, RunCheckpoints
-from gptmini.training.module import GPTModule
-from gptmini.training.stopping import StopReason
-from gptmini.training.trainer import Callback, Trainer
+from gptmini.training import Best, Callback, GPTModule, RunCheckpoints, StopReason, Trainer
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,7 +22,7 @@ from gptmini.sweep import Space, SweepSettings
 from gptmini.system.errors import UserError
 from gptmini.system.process import restore_gc_and_sigint
 from gptmini.system.world import cpu_cores
-from gptmini.training.settings import Settings
+from gptmini.training import Settings
 
 # The command that trains a run, without its overrides. -P keeps Python from importing from the working directory.
 TRAIN = (sys.executable, "-P", "-m", "gptmini", "train")
@@ -61,7 +61,7 @@ def train_all(
     task, task_here = tasks
     checked, text = check_and_prepare(space, config_dir)
     restore_gc_and_sigint()
-    from gptmini.training.assembling import hardware_of
+    from gptmini.training import hardware_of
 
     # Replace a name such as runs/latest. This link points to a different run as soon as the first run starts.
     if any(key_of(line) == "init_from" for line in space.fixed):

@@ -11,7 +11,7 @@ from gptmini.console.progress import Watcher
 from gptmini.data import Corpus, TokenStore, find_prepared, prepare
 from gptmini.loading import builder_of, of_model
 from gptmini.tokenizer import from_dict
-from gptmini.training.settings import TextSettings
+from gptmini.training import TextSettings
 
 if TYPE_CHECKING:  # gptmini prepare does not need torch
     from gptmini.checkpoint import TrainingState

@@ -34,12 +34,16 @@ from gptmini.runs import Run, open_run
 from gptmini.system.hardware import keep_freed_memory, use_threads
 from gptmini.system.process import mute, restore_gc_and_sigint
 from gptmini.tokenizer import from_dict
-from gptmini.training.assembling import assemble, hardware_of, restore_callbacks
-from gptmini.training.devices.ranks import Ranks
-from gptmini.training.devices.requeueing import requeue
-from gptmini.training.loggers.logger import RunLogger
-from gptmini.training.settings import Settings
-from gptmini.training.trainer import Callback
+from gptmini.training import (
+    Callback,
+    Ranks,
+    RunLogger,
+    Settings,
+    assemble,
+    hardware_of,
+    requeue,
+    restore_callbacks,
+)
 
 
 @advising_on_memory("lower trainer.batch_size or the model's sizes")

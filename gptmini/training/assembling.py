@@ -9,8 +9,7 @@ from lightning import Callback
 from gptmini.checkpoint import TrainingState
 from gptmini.data import TokenStore
 from gptmini.loading import initial_model
-from gptmini.model import GPT, GPTConfig, new_gpt
-from gptmini.model.adapting import adapt, freeze
+from gptmini.model import GPT, GPTConfig, adapt, freeze, new_gpt
 from gptmini.system.errors import UserError
 from gptmini.system.hardware import Hardware, choose_hardware
 from gptmini.tokenizer import identity_of

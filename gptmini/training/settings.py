@@ -9,7 +9,7 @@ from pydantic import AfterValidator, Field, PositiveInt
 from pydantic.dataclasses import dataclass
 
 from gptmini.key_table import keys_with
-from gptmini.model.config import ModelSettings
+from gptmini.model import ModelSettings
 from gptmini.settings import STRICT, FileName, Seed, Time
 from gptmini.system.world import cpu_cores
 from gptmini.training.trainer_settings import TrainerSettings

@@ -28,7 +28,7 @@ def text(script):
 @pytest.fixture
 def estimate(script, monkeypatch):
     """Return a function that runs --dry-run on a machine that takes half a second per step."""
-    monkeypatch.setattr(timing, "measure_module", lambda *given, seconds: (0.5, 0.0))
+    monkeypatch.setattr(dry_run, "measure_module", lambda *given, seconds: (0.5, 0.0))
     return lambda *arguments: script("train", *SMOKE, *arguments, "--dry-run")
 
 

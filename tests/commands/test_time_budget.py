@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 from gptmini.console import terminal
 from gptmini.data import TextCorpus
 from gptmini.job import budget
-from gptmini.training.budget import ladder, timing
+from gptmini.training.budget import ladder
 from run_folders import config_of, last, newest
 
 TEXT = (
@@ -130,7 +130,7 @@ def test_pictures_that_do_not_fit_the_chosen_model_are_refused_before_the_text_i
 
 
 def test_a_model_to_begin_with_keeps_its_sizes(script, trained, monkeypatch):
-    monkeypatch.setattr(ladder, "climb", pytest.fail)
+    monkeypatch.setattr(budget, "climb_ladder", pytest.fail)
     Path("val.txt").write_text("short")  # five tokens and an end-of-text
     tuned = (*TEXT, f"init_from={trained}")
     result = script("train", *tuned, "data.val_path=val.txt", "budget=1m", "--cfg", "job")
@@ -184,8 +184,8 @@ def test_seconds_to_compile_count_once(
         seconds_of.append(seconds)
         return 5, 5
 
-    monkeypatch.setattr(timing, "measure_module", lambda *given, seconds: (0.5, 20.0))
-    monkeypatch.setattr(timing, "steps_that_fit", steps_that_fit)
+    monkeypatch.setattr(budget, "measure_module", lambda *given, seconds: (0.5, 20.0))
+    monkeypatch.setattr(budget, "steps_that_fit", steps_that_fit)
     monkeypatch.setattr(ladder, "_seconds_a_step", lambda *given: 0.5)
     began = time.monotonic()
     result = script(
@@ -194,13 +194,13 @@ def test_seconds_to_compile_count_once(
     )  # fmt: skip
     assert result.code == 0, result
     elapsed = time.monotonic() - began
-    left = 100 - timing.AROUND - seconds_to_compile
+    left = 100 - budget.SECONDS_AROUND - seconds_to_compile
     assert left - elapsed <= seconds_of[0] <= left
 
 
 @pytest.mark.parametrize(
     ("module", "name", "measured"),
-    [(ladder, "_seconds_a_step", 640.0), (timing, "measure_module", (640.0, 0.0))],
+    [(ladder, "_seconds_a_step", 640.0), (budget, "measure_module", (640.0, 0.0))],
 )
 def test_too_little_time_for_a_step_is_one_line_with_its_seconds(
     script, monkeypatch, module, name, measured

@@ -13,7 +13,7 @@ from gptmini.model import ModelSettings, new_gpt, preset
 from gptmini.system.hardware import choose_hardware
 from gptmini.training.budget import ladder, law, timing
 from gptmini.training.budget.ladder import WIDTHS
-from gptmini.training.budget.law import Text
+from gptmini.training.budget.law import TextSize
 from gptmini.training.trainer_settings import TrainerSettings
 from training.runs import SETTINGS
 
@@ -46,7 +46,7 @@ def test_the_law_falls_with_more_weights_more_text_and_more_ids():
     ],
 )
 def test_ids_of_a_text(n_bytes, width, n_vocab):
-    text = Text.in_pairs(n_bytes, width)
+    text = TextSize.in_pairs(n_bytes, width)
     assert text.n_vocab == n_vocab
     assert text.bytes_per_token == pytest.approx(0.36 * math.log(n_vocab))
 
@@ -103,8 +103,8 @@ def test_steps_that_fill_a_time(seconds, of_validation, most, n_steps, val_every
 def test_a_small_text_is_passed_four_times_or_for_100_steps():
     # 4 * 204,800 bytes in tokens of 2 bytes are 409,600 tokens, which are 200 steps.
     def most(n_bytes, open_keys=OPEN):
-        text = Text(n_bytes=n_bytes, n_vocab=256, bytes_per_token=2.0)
-        return ladder.most_steps(TRAINER, open_keys, text, 2048)
+        text = TextSize(n_bytes=n_bytes, n_vocab=256, bytes_per_token=2.0)
+        return ladder.most_useful_steps(TRAINER, open_keys, text, 2048)
 
     assert (most(204_800), most(10_240)) == (200, 100)
     assert most(204_800, OPEN - {"trainer.max_steps"}) == TRAINER.max_steps
@@ -172,8 +172,8 @@ def climb(seconds, text_of=None, *, kept=(), trainer=TRAINER, **sizes):
     del model["vocab_size"]
     optimizer = SimpleNamespace(build=lambda model: torch.optim.AdamW(model.parameters()))
     settings = SimpleNamespace(model=ModelSettings(**model), trainer=trainer, optimizer=optimizer)
-    text_of = text_of or (lambda width: Text.in_pairs(LARGE, width))
-    return ladder.climb(settings, OPEN - {*kept}, text_of, seconds)
+    text_of = text_of or (lambda width: TextSize.in_pairs(LARGE, width))
+    return ladder.climb_ladder(settings, OPEN - {*kept}, text_of, seconds)
 
 
 def widths(rungs):
@@ -199,11 +199,11 @@ def test_the_climb_ends_behind_the_best_width(machine):
     assert 2 < len(losses) < len(WIDTHS)
     assert losses[:-1] == sorted(losses[:-1], reverse=True)
     assert losses[-1] > losses[-2]
-    assert ladder.best_of(rungs) is rungs[-2]
+    assert ladder.best_rung(rungs) is rungs[-2]
 
 
 def test_more_time_gives_a_wider_model_and_larger_steps(machine):
-    best = [ladder.best_of(climb(seconds)).config.d_model for seconds in (1000, 10_000, 100_000)]
+    best = [ladder.best_rung(climb(seconds)).config.d_model for seconds in (1000, 10_000, 100_000)]
     assert best[0] < best[1] < best[2]
     for rung in climb(10) + climb(100_000):
         n_tokens = rung.global_batch_size * rung.config.context_length
@@ -247,7 +247,7 @@ def test_heads_that_are_kept_decide_the_widths(machine):
 
 def test_a_small_text_limits_weights_and_passes_and_asks_for_dropout(machine):
     # 200,000 bytes allow 1,600,000 weights: two blocks of width 192 have 812,000, three of width 256 have 2,158,000.
-    rungs = climb(10**9, lambda width: Text.in_pairs(200_000, width))
+    rungs = climb(10**9, lambda width: TextSize.in_pairs(200_000, width))
     assert widths(rungs) == [96, 128, 192]
     assert [rung.config.dropout for rung in rungs] == [0.1, 0.1, 0.1]
     assert {rung.config.dropout for rung in climb(1000)} == {0}

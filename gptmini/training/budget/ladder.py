@@ -14,7 +14,7 @@ from gptmini.model import GPTConfig, ModelSettings, new_gpt, training_loss
 from gptmini.system.errors import ran_out_of_memory
 from gptmini.system.hardware import choose_hardware
 from gptmini.training.budget import timing
-from gptmini.training.budget.law import Text, n_block_weights, predicted_loss, sizes_for_width
+from gptmini.training.budget.law import TextSize, n_block_weights, predicted_loss, sizes_for_width
 from gptmini.training.devices.batch_size import choose_batch_size
 from gptmini.training.devices.recomputing import recompute_activations
 from gptmini.training.settings import Settings
@@ -61,8 +61,11 @@ class Rung:
     loss: float  # loss that the law predicts, in bits per byte
 
 
-def climb(
-    settings: Settings, open_keys: Collection[str], text_of: Callable[[int], Text], seconds: float
+def climb_ladder(
+    settings: Settings,
+    open_keys: Collection[str],
+    text_of: Callable[[int], TextSize],
+    seconds: float,
 ) -> list[Rung]:
     """Return the rungs in order of increasing width. Stop after the first rung that is not the best so far.
 
@@ -94,18 +97,18 @@ def climb(
                 raise
             break
 
-        if best_of(rungs) is not rungs[-1]:
+        if best_rung(rungs) is not rungs[-1]:
             break
     return rungs
 
 
-def best_of(rungs: Sequence[Rung]) -> Rung:
+def best_rung(rungs: Sequence[Rung]) -> Rung:
     """Return the rung with the lowest predicted loss."""
     return min(rungs, key=lambda rung: rung.loss)
 
 
-def most_steps(
-    trainer: TrainerSettings, open_keys: Collection[str], text: Text, tokens_a_step: int
+def most_useful_steps(
+    trainer: TrainerSettings, open_keys: Collection[str], text: TextSize, tokens_a_step: int
 ) -> float:
     """Return the number of useful steps, or trainer.max_steps if this key is not open."""
     if "trainer.max_steps" not in open_keys:
@@ -126,7 +129,11 @@ def _sizes(model: ModelSettings, open_keys: Collection[str], width: int) -> Mode
 
 
 def _rung(
-    settings: Settings, open_keys: Collection[str], text: Text, config: GPTConfig, seconds: float
+    settings: Settings,
+    open_keys: Collection[str],
+    text: TextSize,
+    config: GPTConfig,
+    seconds: float,
 ) -> Rung:
     """Time a step of a model, with the first number of tokens per step that suits the time."""
     n_weights = n_block_weights(config)
@@ -146,7 +153,7 @@ def _rung(
             continue
         tokens_a_step = config.context_length * trainer.global_batch_size
         seconds_a_step = _seconds_a_step(settings, config, trainer)
-        most = most_steps(trainer, open_keys, text, tokens_a_step)
+        most = most_useful_steps(trainer, open_keys, text, tokens_a_step)
         n_steps = min(seconds / seconds_a_step, most)
         if n_steps <= MANY_STEPS:
             break

@@ -4,15 +4,14 @@ import math
 from dataclasses import dataclass
 
 from gptmini.data import TokenStore
-from gptmini.model import GPTConfig
-from gptmini.model.gpt import meta_gpt
+from gptmini.model import GPTConfig, meta_gpt
 
 VOCABULARIES = (512, 1000, 2000, 4000, 8000, 16_000, 32_000)
 BYTES_OF_PAIRS = 0.36  # bytes per byte-pair token, divided by ln(vocabulary size)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Text:
+class TextSize:
     """The size of a training text in bytes and tokens."""
 
     n_bytes: int
@@ -20,7 +19,7 @@ class Text:
     bytes_per_token: float
 
     @classmethod
-    def in_pairs(cls, n_bytes: int, width: int) -> "Text":
+    def in_pairs(cls, n_bytes: int, width: int) -> "TextSize":
         """Estimate the number of tokens of a text that is not prepared yet.
 
         The estimate assumes a BPE vocabulary that suits the text and the width of the model. The vocabulary has 2,000
@@ -35,7 +34,7 @@ class Text:
         )
 
     @classmethod
-    def of(cls, store: TokenStore) -> "Text":
+    def of(cls, store: TokenStore) -> "TextSize":
         """Return the size of a prepared text."""
         return cls(
             n_bytes=store.n_bytes("train"),

@@ -16,7 +16,7 @@ from gptmini.training.trainer_settings import TrainerSettings
 
 # Seconds that a run needs in addition to its steps and validations. They pass before the command starts its clock, and
 # at the end of the run.
-AROUND = 2.5
+SECONDS_AROUND = 2.5
 # Seconds that a validation needs for its sample and its images.
 SAMPLED = 0.5
 # Maximum time for all validations, as a fraction of the time of the run, and maximum number of validations. A
