@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from gptmini.data.prepared.store import Excerpt as Excerpt
     from gptmini.data.prepared.store import TokenStore as TokenStore
     from gptmini.data.prepared.store import tokens_per_byte_of as tokens_per_byte_of
-    from gptmini.data.reading.chat_formats import ChatFormatError as ChatFormatError
     from gptmini.data.reading.chat_formats import checked_messages as checked_messages
     from gptmini.data.reading.paths import copied_stdin as copied_stdin
     from gptmini.tokenizer import Document as Document

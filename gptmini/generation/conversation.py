@@ -5,7 +5,7 @@ from collections.abc import Generator, Sequence
 from dataclasses import replace
 from typing import Any, Literal, overload
 
-from gptmini.data import ChatFormatError, checked_messages
+from gptmini.data import checked_messages
 from gptmini.generation.decoding import Request
 from gptmini.generation.sampling import checked_request
 from gptmini.generation.session import Session, TextPiece
@@ -122,10 +122,7 @@ def chat(
     Raises UserError if the tokenizer has no chat template, if a message has another form, if the template rejects the
     messages, or if an option is unknown or has a wrong value.
     """
-    try:
-        checked = checked_messages(messages)
-    except ChatFormatError as error:
-        raise UserError(str(error)) from None
+    checked = checked_messages(messages)
     request = checked_request(
         chat,
         seed=seed,

@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from gptmini.data import ChatFormatError, checked_messages
+from gptmini.data import checked_messages
 from gptmini.generation import Request, Rules, prompt_ids
 from gptmini.serving.engine import Engine, T
 from gptmini.serving.schema import SAMPLING, ChatRequest, CompletionRequest, RequestError
@@ -80,8 +80,8 @@ class ServedModel:
     def chat_ids(self, messages: list[Any], names: dict[str, Any]) -> list[int]:
         """Return the ids of a chat up to its next answer. `names` are variables of the chat template.
 
-        Raises RequestError if the text of the chat is too long to be encoded. Raises ChatFormatError or UserError if
-        the messages have a different form, or if the template rejects them.
+        Raises RequestError if the text of the chat is too long to be encoded. Raises UserError if the messages have a
+        different form, or if the template rejects them.
         """
         messages = checked_messages(messages)
         encoder = chat_encoder_of(self.tokenizer).with_names(names)
@@ -158,5 +158,5 @@ async def in_thread(param: str, function: Callable[..., T], *arguments: Any) -> 
     """Run a function in a thread. Raises RequestError for a mistake in this field of the request."""
     try:
         return await asyncio.to_thread(function, *arguments)
-    except (ChatFormatError, UserError) as error:
+    except UserError as error:
         raise RequestError(f"{param}: {error!s:.{LONGEST_ERROR}}", param=param) from None

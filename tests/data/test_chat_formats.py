@@ -7,7 +7,7 @@ import pytest
 from pyarrow import parquet
 
 from gptmini.data import TextCorpus
-from gptmini.data.reading.chat_formats import ChatFormatError, messages_of
+from gptmini.data.reading.chat_formats import messages_of
 from gptmini.data.reading.readers import Reader
 from gptmini.system.errors import UserError
 
@@ -138,7 +138,7 @@ def test_a_field_may_be_named():
     ],
 )
 def test_anything_else_is_refused_with_what_was_found(record, names):
-    with pytest.raises(ChatFormatError, match=names):
+    with pytest.raises(UserError, match=names):
         messages_of(record, None)
 
 

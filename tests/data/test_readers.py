@@ -191,7 +191,7 @@ BAD_RECORDS = {
     ".jsonl": {
         '{"text": 3}': "the field 'text' must be text, got 3",
         '{"title": "t"}': "expected the field 'text' (set data.field to read another one), got the fields title",
-        '["text"]': "expected a record with the field 'text', got ['text']",
+        '["text"]': "expected the field 'text' (set data.field to read another one), got ['text']",
         '{"text": "a': "invalid JSON: ",
         '{"text": "\\ud800"}': r"the field 'text' must be text, got '\ud800', half of a",
         '{"text": "\udce9"}': r"the field 'text' must be text, got '\udce9', half of a",

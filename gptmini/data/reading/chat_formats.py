@@ -5,7 +5,9 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
+from gptmini.console.printable import printable
 from gptmini.data.reading.cutting import PART
+from gptmini.system.errors import UserError
 
 CHAT_FIELD = "messages"  # the field that contains the chat, unless data.field names another one
 SHOWN = 60  # number of characters of a value that an error message shows
@@ -27,10 +29,6 @@ UNUSED = ("chosen", "rejected", "label", "functions", "documents", "history")
 LABELS = ("label", "kto_tag")  # false if the answer of a record is a bad example
 
 
-class ChatFormatError(ValueError):
-    """The error for a record that does not contain a chat. Its text states the problem for the user."""
-
-
 def messages_of(record: Any, field: str | None) -> list[dict[str, Any]]:
     """Return the messages of a record. Each message has the strings "role" and "content", and maybe other fields.
 
@@ -42,22 +40,22 @@ def messages_of(record: Any, field: str | None) -> list[dict[str, Any]]:
     - "prompt" and "completion": two strings, or two lists of messages.
 
     The string in the field "system" becomes the system message of a chat that has no system message. Otherwise `field`
-    contains OpenAI's or ShareGPT's messages. The name a.b means the field b of the record in the field a.
+    contains OpenAI's or ShareGPT's messages.
 
-    Raises ChatFormatError if the record has a different format, or if it is labelled as a bad example.
+    Raises UserError if the record has a different format, or if it is labelled as a bad example.
     """
     if not isinstance(record, dict):
-        raise ChatFormatError(f"expected a record, got {_shown(record)}")
+        raise UserError(f"expected a record, got {_shown(record)}")
     for name in LABELS:
         if record.get(name) is False:
-            raise ChatFormatError(f"the field '{name}' is false, so the answer is a bad example")
+            raise UserError(f"the field '{name}' is false, so the answer is a bad example")
     if field is not None:
-        return checked_messages(_field(record, field))
+        return checked_messages(value_of(record, field))
     fields = format_of_chat(record)
     if fields is not None:
         return _with_system(record, checked_messages(FORMATS[fields](record)))
     formats = "; ".join(" and ".join(fields) for fields in FORMATS)
-    raise ChatFormatError(f"expected the fields of a chat ({formats}), got {_fields_of(record)}")
+    raise UserError(f"expected the fields of a chat ({formats}), got {_fields_of(record)}")
 
 
 def format_of_chat(record: dict[str, Any]) -> tuple[str, ...] | None:
@@ -73,19 +71,19 @@ def format_of_chat(record: dict[str, Any]) -> tuple[str, ...] | None:
 def document_of(record: Any, field: str) -> tuple[str, set[str]]:
     """Return the messages of a record in JSON, with its tools if it has any, and the known fields that are not used.
 
-    Raises ChatFormatError if the record does not contain a chat, or if the chat is longer than a part.
+    Raises UserError if the record does not contain a chat, or if the chat is longer than a part.
     """
     messages = messages_of(record, None if field == CHAT_FIELD else field)
     tools = _list_in(record.get("tools") or [], "the field 'tools'")
     if not all(isinstance(tool, dict) for tool in tools):
-        raise ChatFormatError(f"the field 'tools' must contain only records, got {_shown(tools)}")
+        raise UserError(f"the field 'tools' must contain only records, got {_shown(tools)}")
     try:
         chat = {"messages": messages, "tools": tools} if tools else messages
         text = json.dumps(chat, ensure_ascii=False)
     except TypeError as error:  # a value that JSON does not support, such as a date in Parquet
-        raise ChatFormatError(f"messages must contain only JSON values: {error}") from None
+        raise UserError(f"messages must contain only JSON values: {error}") from None
     if len(text) > PART:
-        raise ChatFormatError(f"a chat must have at most {PART:,} characters, got {len(text):,}")
+        raise UserError(f"a chat must have at most {PART:,} characters, got {len(text):,}")
 
     unused = {name for name in UNUSED if record.get(name) not in (None, "", [], True)}
     if format_of_chat(record) == ALPACA:
@@ -106,7 +104,7 @@ def _with_system(record: dict[str, Any], messages: list[dict[str, Any]]) -> list
     if system is None or system == "" or messages[0]["role"] == "system":
         return messages
     if not isinstance(system, str):
-        raise ChatFormatError(f"the field 'system' must be a string, got {_shown(system)}")
+        raise UserError(f"the field 'system' must be a string, got {_shown(system)}")
     return [{"role": "system", "content": system}, *messages]
 
 
@@ -115,12 +113,12 @@ def _alpaca(record: dict[str, Any]) -> list[Any]:
     material = record.get("input")
     if isinstance(question, str) and material:
         if not isinstance(material, str):
-            raise ChatFormatError(f"the field 'input' must be a string, got {_shown(material)}")
+            raise UserError(f"the field 'input' must be a string, got {_shown(material)}")
         question = f"{question}\n\n{material}"
     earlier = _list_in(record.get("history") or [], "the field 'history'")
     turns = [*earlier, [question, record["output"]]]
     if not all(isinstance(turn, list) and len(turn) == 2 for turn in turns):
-        raise ChatFormatError(
+        raise UserError(
             f"the field 'history' must contain questions with their answers, got {_shown(earlier)}"
         )
     roles = ("user", "assistant")
@@ -141,7 +139,7 @@ def _prompt_and_completion(record: dict[str, Any]) -> list[Any]:
         ]
     if isinstance(prompt, list) and isinstance(completion, list):
         return [*prompt, *completion]
-    raise ChatFormatError(
+    raise UserError(
         "the fields 'prompt' and 'completion' must be two strings or two lists of messages, got "
         f"{_shown(prompt)} and {_shown(completion)}"
     )
@@ -160,22 +158,27 @@ FORMATS: dict[tuple[str, ...], Callable[[dict[str, Any]], Any]] = {
 CHAT_FIELDS = {*sum(FORMATS, ()), "input", "system", "tools", *LABELS, *UNUSED}
 
 
-def _field(record: Any, field: str) -> Any:
+def value_of(record: Any, field: str) -> Any:
+    """Return the value of a field. The name a.b means the field b of the record in the field a."""
     value = record
     for name in field.split("."):
         if not isinstance(value, dict) or name not in value:
-            raise ChatFormatError(
-                f"expected the field '{field}', as data.field says, got {_fields_of(value)}"
-            )
+            raise UserError(missing_field(field, value))
         value = value[name]
     return value
 
 
+def missing_field(field: str, value: Any) -> str:
+    """Return the error message for a value that does not have a field."""
+    # gptmini evaluate replaces data.field by the option --field.
+    return f"expected the field '{field}' (set data.field to read another one), got {_fields_of(value)}"
+
+
 def checked_messages(messages: Any) -> list[dict[str, Any]]:
-    """Return messages with the strings "role" and "content". Raise ChatFormatError if this is not possible."""
+    """Return messages with the strings "role" and "content". Raise UserError if this is not possible."""
     messages = _list_in(messages, "messages")
     if not messages:
-        raise ChatFormatError("messages must be a list with at least one message, got []")
+        raise UserError("messages must be a list with at least one message, got []")
     return [_message(message, number) for number, message in enumerate(messages, start=1)]
 
 
@@ -185,7 +188,7 @@ def _list_in(value: Any, name: str) -> Sequence[Any]:
         with suppress(ValueError, RecursionError):
             parsed = json.loads(value)
     if not isinstance(parsed, Sequence) or isinstance(parsed, str):
-        raise ChatFormatError(
+        raise UserError(
             f"{name} must be a list, or a string with a list in JSON, got {_shown(value)}"
         )
     return parsed
@@ -194,7 +197,7 @@ def _list_in(value: Any, name: str) -> Sequence[Any]:
 def _message(message: Any, number: int) -> dict[str, Any]:
     """Return a message with the strings "role" and "content". Remove fields that are None, as transformers does."""
     if not isinstance(message, dict):
-        raise ChatFormatError(f"message {number} must be a record, got {_shown(message)}")
+        raise UserError(f"message {number} must be a record, got {_shown(message)}")
     fields = {name: value for name, value in message.items() if value is not None}
 
     if "role" not in fields and "from" in fields:
@@ -228,16 +231,15 @@ def _content(content: Any, number: int, others: dict[str, Any]) -> str:
     return "".join(texts)
 
 
-def _wrong(number: int, field: str, wanted: str, value: Any) -> ChatFormatError:
-    return ChatFormatError(
-        f"message {number}: the field '{field}' must be {wanted}, got {_shown(value)}"
-    )
+def _wrong(number: int, field: str, wanted: str, value: Any) -> UserError:
+    return UserError(f"message {number}: the field '{field}' must be {wanted}, got {_shown(value)}")
 
 
 def _fields_of(value: Any) -> str:
     if not isinstance(value, dict):
         return _shown(value)
-    return f"the fields {', '.join(map(str, value)) or 'none':.200}"
+    names = printable(", ".join(map(str, value)))
+    return f"the fields {names or 'none':.200}"
 
 
 def _shown(value: Any) -> str:

@@ -11,9 +11,10 @@ from pydantic import Field
 
 from gptmini.data.reading.chat_formats import (
     CHAT_FIELDS,
-    ChatFormatError,
     document_of,
     format_of_chat,
+    missing_field,
+    value_of,
 )
 from gptmini.data.reading.cutting import in_parts
 from gptmini.data.reading.opening import (
@@ -30,7 +31,6 @@ from gptmini.system.errors import UserError
 from gptmini.tokenizer import Document
 
 ROWS = 256  # rows of a Parquet file that are read at a time
-FIELDS_SHOWN = 12  # number of field names that an error shows
 SHOWN = 80  # number of characters of a wrong value that an error shows
 # Delimiter of the values in a row for each kind of file.
 DELIMITERS = {"csv": ",", "tsv": "\t"}
@@ -166,7 +166,7 @@ class Reader:
         except csv.Error:
             names = []
         if self.field not in names:
-            problem = _missing(str(file.path), self.field, names)
+            problem = f"{file.path}: {missing_field(self.field, dict.fromkeys(names))}"
             if len(names) == 1 and any(mark in names[0] for mark in OTHER_DELIMITERS):
                 problem += f"; separate the values by {delimiter!r}, as the file extension requires"
             raise UserError(problem)
@@ -207,7 +207,7 @@ class Reader:
                 if not columns and format_of_chat(dict.fromkeys(names)):
                     raise UserError(f"{file} {IS_CHAT}", for_training=CHAT_REMEDY)
                 if not columns:
-                    raise UserError(_missing(str(file), self.field, names))
+                    raise UserError(f"{file}: {missing_field(self.field, dict.fromkeys(names))}")
 
                 number = 0
                 n_rows = max(table.metadata.num_rows, 1)
@@ -228,34 +228,20 @@ class Reader:
             raise UserError(f"cannot read {file} as Parquet: {_reason(error)}") from None
 
     def _text_of(self, record: Any, where: str) -> Iterator[Document]:
-        if self.template:
-            try:
-                value, unused = document_of(record, self.field)
-            except ChatFormatError as error:
-                self._skip(f"{where}: {error}")
-                return
-            self.unused |= unused
-            yield from self._checked(value, where)
-            return
-
-        is_chat = isinstance(record, dict) and format_of_chat(record) is not None
+        is_chat = not self.template and isinstance(record, dict) and format_of_chat(record)
         if is_chat and "." not in self.field and not isinstance(record.get(self.field), str):
             self._skip(f"{where} {IS_CHAT}", CHAT_REMEDY)
             return
-        value = record
-        for name in self.field.split("."):
-            if not isinstance(value, dict):
-                self._skip(
-                    f"{where}: expected a record with the field '{self.field}', got {value!r:.{SHOWN}}"
-                )
-                return
-            if name not in value:
-                self._skip(
-                    _missing(where, self.field, list(value)),
-                    "set data.field to one of them, or data.on_error=skip to skip such records",
-                )
-                return
-            value = value[name]
+
+        try:
+            if self.template:
+                value, unused = document_of(record, self.field)
+                self.unused |= unused
+            else:
+                value = value_of(record, self.field)
+        except UserError as error:
+            self._skip(f"{where}: {error}")
+            return
         yield from self._checked(value, where)
 
     def _checked(self, value: Any, where: str) -> Iterator[Document]:
@@ -278,15 +264,6 @@ class Reader:
         if self.on_error == "fail":
             raise UserError(problem, for_training=fix)
         self.skipped.add(1, [problem])
-
-
-def _missing(where: str, field: str, names: list[str]) -> str:
-    printable = [name if name.isprintable() else repr(name) for name in names[:FIELDS_SHOWN]]
-    # gptmini evaluate replaces data.field by the option --field.
-    return (
-        f"{where}: expected the field '{field}' (set data.field to read another one), got the fields "
-        f"{', '.join(printable) or 'none'}"
-    )
 
 
 def _has_rows(value: str, delimiter: str, n_values: int) -> bool:
