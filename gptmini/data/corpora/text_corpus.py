@@ -1,6 +1,7 @@
 """The corpus of the user's own files."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ from pydantic import validate_call
 from gptmini.console.escapes import unescaped
 from gptmini.console.names import names_of
 from gptmini.data.corpus import Corpus, DigestOf, HeldOut
-from gptmini.data.reading.chat_formats import CHAT_VERSION
+from gptmini.data.reading.chat_formats import CHAT_FIELD, CHAT_VERSION
 from gptmini.data.reading.opening import Encoding, format_of, open_text
 from gptmini.data.reading.paths import Paths, find_files, hold_out, note_about, short_name
 from gptmini.data.reading.readers import FieldName, LossOn, OnError, Reader, Separator, Template
@@ -67,7 +68,7 @@ class TextCorpus(Corpus):
         }
         if template is not None:
             self._reader_settings["template"] = template
-            self._reader_settings["field"] = "messages" if field == "text" else field
+            self._reader_settings["field"] = CHAT_FIELD if field == "text" else field
 
         search = find_files(self.path_key, path)
         self.files = search.files
@@ -81,11 +82,8 @@ class TextCorpus(Corpus):
         # Bytes of all files on disk.
         self.size = sum(file.stat().st_size for file in (*self.files, *self.val_files))
 
-        self._quote = quote
-        # State of the current or last reading.
-        self._reader = self._new_reader()
-        self._n_bytes_done = 0  # bytes on disk of the files that were read completely
-        self._empty: list[Path] = []  # files without text
+        # The reader of the current or last reading. Each reading has a new reader, which counts from 0.
+        self._reader = Reader(quote=quote, **self._reader_settings)
 
     def identity(self, digest_of: DigestOf) -> dict:
         """Return the digest and the format of each file in order, the split rule, and the settings of the reader."""
@@ -103,14 +101,16 @@ class TextCorpus(Corpus):
 
         Raises UserError if a file cannot be read, or if no file contains text.
         """
-        self._reader = self._new_reader()
-        self._n_bytes_done = 0
-        self._empty = []
+        self._reader = replace(self._reader)
+        splits: dict[str | None, list[Path]] = {None: self.files}
         if self.val_files:
-            yield from self._documents("train", self.files)
-            yield from self._documents("val", self.val_files)
-        else:
-            yield from self._documents(None, self.files)
+            splits = {"train": self.files, "val": self.val_files}
+        for split, files in splits.items():
+            for file in files:
+                for part in self._reader.read(file):
+                    yield part._replace(split=split)
+            if set(files) <= set(self._reader.empty):
+                raise UserError(f"{names_of(files)} must contain text, got no text")
 
     def boundary(self) -> int | None:
         """Return the number of UTF-8 bytes of training text if the corpus is one plain text file with one document.
@@ -127,12 +127,13 @@ class TextCorpus(Corpus):
             is_plain_utf8 = text.is_utf8 and not packing
             n_bytes = file.stat().st_size - text.offset
         if not is_plain_utf8:
-            n_bytes = sum(len(part.text.encode()) for part in self._new_reader().read(file))
+            n_bytes = sum(len(part.text.encode()) for part in replace(self._reader).read(file))
         return int(n_bytes * (1 - self.val_fraction))
 
     def share_read(self) -> float:
         """Return the fraction of the bytes of all files that documents() has read, from 0 to 1."""
-        return min(1.0, (self._n_bytes_done + self._reader.position) / max(self.size, 1))
+        n_read = self._reader.n_bytes_done + self._reader.position
+        return min(1.0, n_read / max(self.size, 1))
 
     def share_held_out(self) -> float:
         """Return val_fraction. With val_path, return the fraction of the bytes of all files that is held out."""
@@ -143,7 +144,7 @@ class TextCorpus(Corpus):
     def notes(self) -> list[str]:
         """Return the notes on files, records and the separator. The notes are complete after reading."""
         reader = self._reader
-        notes = [*self._notes_on_files, *note_about(self._empty, "skipped (contains no text)")]
+        notes = [*self._notes_on_files, *note_about(reader.empty, "skipped (contains no text)")]
         if reader.separator is not None and not reader.n_separators:
             notes.append(
                 f"data.separator={reader.separator!r} never occurs; each plain text file is one document"
@@ -169,22 +170,3 @@ class TextCorpus(Corpus):
         if kind == "tsv" or (kind == "csv" and not is_quoted):
             identity.append("quoted" if is_quoted else "unquoted")
         return identity
-
-    def _new_reader(self) -> Reader:
-        return Reader(quote=self._quote, **self._reader_settings)
-
-    def _documents(self, split: str | None, files: list[Path]) -> Iterator[Document]:
-        n_empty = 0
-        for file in files:
-            part: Document | None = None
-            for part in self._reader.read(file):
-                yield part if split is None else part._replace(split=split)
-            if part is None:
-                self._empty.append(file)
-                n_empty += 1
-
-            self._n_bytes_done += file.stat().st_size
-            self._reader.position = 0
-
-        if n_empty == len(files):
-            raise UserError(f"{names_of(files)} must contain text, got no text")

@@ -51,7 +51,7 @@ LossOn = Literal["all", "answers"]
 
 @dataclass(kw_only=True)
 class Reader:
-    """A reader of the documents of files. It counts separators and skipped records.
+    """A reader of the documents of files. It counts bytes, separators and skipped records, and notes empty files.
 
     The message about an unreadable record contains the file, the line or row, and the byte offset of the line.
     """
@@ -70,7 +70,9 @@ class Reader:
 
     def __post_init__(self) -> None:
         """Start to count."""
+        self.n_bytes_done = 0  # bytes on disk of the files that were read completely
         self.position = 0  # bytes of the current file on disk that have been read
+        self.empty: list[Path] = []  # files without text
         self.n_separators = 0  # number of separators that were found in plain text
         self.skipped = SkippedRecords()
         # Place of the first row with a value whose lines look like rows of the table.
@@ -83,7 +85,16 @@ class Reader:
         Raises UserError if the file is damaged, has a different encoding, or does not have the field. Raises UserError
         if a record cannot be read, or if pyarrow is required but not installed.
         """
+        part: Document | None = None
+        for part in self._parts_of(path):
+            yield part
+        if part is None:
+            self.empty.append(path)
+
+        self.n_bytes_done += path.stat().st_size
         self.position = 0
+
+    def _parts_of(self, path: Path) -> Iterator[Document]:
         kind, packing = format_of(path)
         if kind == "parquet" and packing:
             raise UserError(
