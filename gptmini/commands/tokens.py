@@ -13,8 +13,6 @@ from gptmini.console.table import aligned
 
 # In color, each token has the next one of these styles of Rich.
 STYLES = ("black on bright_cyan", "black on bright_yellow")
-
-
 OPTIONS = r"""
 run RUN  run folder such as runs/latest, checkpoint file, exported folder, or prepared folder such as data/NAME
 text TEXT  text to split, such as 'one\ntwo', or - to read it from stdin
