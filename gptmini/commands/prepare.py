@@ -16,7 +16,6 @@ from gptmini.job.tokens import open_tokens
 from gptmini.key_table import keys_with
 from gptmini.system.errors import UserError
 from gptmini.system.process import restore_gc_and_sigint
-from gptmini.tokenizer import from_dict
 from gptmini.training import PrepareSettings
 
 # To print the start of a document, decode SHOWN_IDS ids and print SHOWN_CHARACTERS characters.
@@ -69,9 +68,7 @@ def run_job(composition: Composition) -> None:
 
 def inspection(store: TokenStore) -> Iterator[str]:
     """Yield lines about both splits of a prepared folder and about the documents in each split."""
-    tokenizer = from_dict(store.tokenizer_state)
-    splits = {split: inspect_split(store, split, tokenizer, SHOWN_IDS) for split in SPLITS}
-
+    splits = {split: inspect_split(store, split, SHOWN_IDS) for split in SPLITS}
     columns = [("", "documents", "tokens", "bytes", "bytes per token", "ids used")]
     for split in SPLITS:
         column = (
@@ -80,11 +77,16 @@ def inspection(store: TokenStore) -> Iterator[str]:
             f"{store.n_tokens(split):,}",
             f"{store.n_bytes(split):,}",
             f"{store.bytes_per_token(split):.2f}",
-            f"{splits[split].n_ids_used:,} of {tokenizer.n_vocab:,}",
+            f"{splits[split].n_ids_used:,} of {store.tokenizer.n_vocab:,}",
         )
         columns.append(column)
     yield from aligned([*zip(*columns, strict=True)])
-    yield from _sources(store)
+
+    if store.sources[0].name:
+        yield ""
+        yield "sources: windows per block, name, training tokens"
+        for source in store.sources:
+            yield f"{source.weight:12,}  {source.name}, {source.n_tokens:,} tokens"
 
     for split, documents in splits.items():
         yield ""
@@ -94,15 +96,6 @@ def inspection(store: TokenStore) -> Iterator[str]:
         yield f"first documents of {split}"
         for text in documents.first:
             yield f"{'':12}  {_start_of(text)}"
-
-
-def _sources(store: TokenStore) -> Iterator[str]:
-    if not store.sources[0].name:
-        return
-    yield ""
-    yield "sources: windows per block, name, training tokens"
-    for source in store.sources:
-        yield f"{source.weight:12,}  {source.name}, {source.n_tokens:,} tokens"
 
 
 def _start_of(text: str) -> str:

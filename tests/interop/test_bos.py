@@ -169,7 +169,7 @@ def test_a_prepared_document_begins_as_in_transformers_and_as_a_prompt(folder, f
     n_bytes = sum(len(text.encode()) for text in TEXTS)
     assert store.n_bytes("train") == n_bytes
     assert tokenizer.byte_lengths()[store.tokens("train")].sum() == n_bytes
-    assert inspect_split(store, "train", tokenizer, 99).first == TEXTS[:3]
+    assert inspect_split(store, "train", 99).first == TEXTS[:3]
 
     # The text gives the same ids without preparation.
     prepared = PreparedText(store.folder, "train", None)
@@ -254,4 +254,4 @@ def test_token_files_stay_as_they_are_and_their_beginnings_are_no_text(folders, 
     assert [*store.tokens("train")[:], *store.tokens("val")[:]] == ids
     n_bytes = store.n_bytes("train") + store.n_bytes("val")
     assert n_bytes == 20 * len(WORDS.encode())
-    assert inspect_split(store, "train", tokenizer, 999).first[0] == WORDS
+    assert inspect_split(store, "train", 999).first[0] == WORDS

@@ -6,7 +6,7 @@ import numpy as np
 
 from gptmini.data.prepared.ids import without_marks
 from gptmini.data.prepared.store import TokenStore
-from gptmini.tokenizer import Tokenizer, document_prefix
+from gptmini.tokenizer import document_prefix
 
 IDS_AT_ONCE = 2**20  # ids that are read at a time
 SHOWN = 3  # inspect_split shows this many of the first, and this many of the longest documents
@@ -22,19 +22,32 @@ class SplitInspection:
     first: list[str]  # beginnings of the first documents
 
 
-def inspect_split(
-    store: TokenStore, split: str, tokenizer: Tokenizer, n_shown: int
-) -> SplitInspection:
+def inspect_split(store: TokenStore, split: str, n_shown: int) -> SplitInspection:
     """Inspect a split. Decode the first n_shown ids of each document that is shown.
 
     The inspection needs 24 bytes of memory per document, and memory for IDS_AT_ONCE ids.
     """
+    tokenizer = store.tokenizer
     ids = store.tokens(split)
     used = np.zeros(tokenizer.n_vocab, dtype=bool)
+    found: list[np.ndarray] = []  # positions of the ids after each end-of-text
     for first in range(0, len(ids), IDS_AT_ONCE):
-        used[without_marks(ids[first : first + IDS_AT_ONCE])] = True
+        block = without_marks(ids[first : first + IDS_AT_ONCE])
+        used[block] = True
+        found.append(first + 1 + np.flatnonzero(block == tokenizer.end_of_text))
 
-    starts, ends = _documents(store, split, tokenizer)
+    n_end = 0 if tokenizer.end_of_text is None else 1
+    if store.has_index:
+        after = store.document_ends(split).astype(np.int64)
+    else:  # the last document ends as if end-of-text followed it
+        after = np.concatenate([*found, [len(ids) + n_end]])
+    starts = np.append(0, after[:-1])
+    ends = after - n_end
+    # Folders that an earlier version of gptmini prepared do not contain the ids of document_prefix.
+    for before in document_prefix(tokenizer):
+        firsts = without_marks(ids[np.minimum(starts, len(ids) - 1)])  # (n_documents,)
+        starts = starts + ((firsts == before) & (starts < ends))
+    starts, ends = starts[starts < ends], ends[starts < ends]  # without empty documents
     lengths = ends - starts
 
     def beginning(number: int) -> str:
@@ -47,31 +60,3 @@ def inspect_split(
         longest=[(int(lengths[i]), beginning(i)) for i in longest],
         first=[beginning(i) for i in range(min(SHOWN, len(lengths)))],
     )
-
-
-def _documents(
-    store: TokenStore, split: str, tokenizer: Tokenizer
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return the positions of the start and the end of the text of each document in a split, int64 (n,) each."""
-    ids = store.tokens(split)
-    n_end = 0 if tokenizer.end_of_text is None else 1
-    if store.has_index:
-        after = store.document_ends(split).astype(np.int64)
-    else:
-        positions = []  # of the id after each end-of-text
-        for first in range(0, len(ids), IDS_AT_ONCE):
-            block = without_marks(ids[first : first + IDS_AT_ONCE])
-            positions.append(first + 1 + np.flatnonzero(block == tokenizer.end_of_text))
-        positions.append(
-            np.array([len(ids) + n_end])
-        )  # as if end-of-text followed the last document
-        after = np.concatenate(positions)
-
-    starts = np.append(0, after[:-1])
-    ends = after - n_end
-    # Folders that an earlier version of gptmini prepared do not contain the ids of document_prefix.
-    for before in document_prefix(tokenizer):
-        firsts = without_marks(ids[np.minimum(starts, len(ids) - 1)])  # (n,)
-        starts = starts + ((firsts == before) & (starts < ends))
-    is_filled = starts < ends
-    return starts[is_filled], ends[is_filled]
