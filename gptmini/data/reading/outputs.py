@@ -12,13 +12,11 @@ gptmini opens only files with these names or extensions.
 """
 
 import re
-from collections.abc import Collection
 from pathlib import Path
 
 from gptmini.system.errors import UserError
 from gptmini.system.untrusted import is_run_config, read_json
 
-MARKS = ("config.yaml", "sweep.yaml", "meta.json", "config.json", "README.md")
 HEAD = 2**13  # bytes at the start of a file that are searched
 SWEEP = b"# All runs of this sweep of gptmini "
 PREPARED = {"format", "source", "builder", "fingerprint"}
@@ -31,17 +29,15 @@ PAGE = (
 CURVES = re.compile(rb"step,(.*,)?(train|val|work|weights)/")
 
 
-def is_own_folder(folder: Path, names: Collection[str] = MARKS) -> bool:
-    """Return whether gptmini wrote a folder. `names` are the file names in the folder, if they are known."""
-    if "config.yaml" in names and is_run_config(folder / "config.yaml"):
-        return True
-    if "sweep.yaml" in names and _head(folder / "sweep.yaml").startswith(SWEEP):
-        return True
-    if "meta.json" in names and is_prepared(folder):
-        return True
-    if "config.json" in names and "README.md" in names and (folder / "config.json").is_file():
-        return EXPORT.match(_head(folder / "README.md")) is not None
-    return False
+def is_own_folder(folder: Path) -> bool:
+    """Return whether gptmini wrote a folder."""
+    has_model = (folder / "config.json").is_file()
+    return (
+        is_run_config(folder / "config.yaml")
+        or _head(folder / "sweep.yaml").startswith(SWEEP)
+        or is_prepared(folder)
+        or (has_model and EXPORT.match(_head(folder / "README.md")) is not None)
+    )
 
 
 def is_own_file(file: Path) -> bool:

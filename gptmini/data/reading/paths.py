@@ -100,13 +100,12 @@ def hold_out(files: Sequence[Path], held_out: Sequence[Path]) -> tuple[list[Path
     """Return the files that are not held out, and a note on the others. Raise UserError if all files are held out."""
     # A held-out file may have a different name in `files`, or may be a link.
     held_out_ids = {_identity_of(file) for file in held_out}
-    is_held_out = {file: _identity_of(file) in held_out_ids for file in files}
-    if all(is_held_out.values()):
+    in_both = [file for file in files if _identity_of(file) in held_out_ids]
+    rest = [file for file in files if _identity_of(file) not in held_out_ids]
+    if not rest:
         raise UserError(
             "data.path has no files left to train on, because data.val_path holds out all files of data.path"
         )
-    rest = [file for file in files if not is_held_out[file]]
-    in_both = [file for file in files if is_held_out[file]]
     return rest, note_about(in_both, "held out (also in data.val_path)")
 
 
@@ -227,17 +226,17 @@ def _walk(root: Path, skipped: FoundFiles) -> Iterator[Path]:
 
     Each folder is visited once, although links may form a loop.
     """
-
-    def note_error(error: OSError) -> None:
-        skipped.unreadable.append(Path(os.fsdecode(error.filename)))
-
     seen: set[tuple[int, int]] = set()
-    for place, subfolders, names in os.walk(root, onerror=note_error, followlinks=True):
+    for place, subfolders, names in os.walk(
+        root,
+        onerror=lambda error: skipped.unreadable.append(Path(os.fsdecode(error.filename))),
+        followlinks=True,
+    ):
         folder = Path(place)
         identity = _identity_of(folder)
         if identity in seen:
             subfolders.clear()
-        elif is_own_folder(folder, names):
+        elif is_own_folder(folder):
             skipped.written.append(folder)
             subfolders.clear()
         else:
