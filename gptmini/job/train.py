@@ -9,7 +9,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -25,21 +24,36 @@ from gptmini.data import TokenStore
 from gptmini.job.announcer import open_announcer
 from gptmini.job.budget import BudgetChooser
 from gptmini.job.callbacks import build_callbacks
-from gptmini.job.fit import fit
 from gptmini.job.launch import start_ranks
-from gptmini.job.loggers import build_loggers, log_setup
-from gptmini.job.result import TrainingResult, checkpoints_of, recording_failure, result_of
+from gptmini.job.loggers import build_loggers, finish, log_setup
+from gptmini.job.result import (
+    TrainingResult,
+    checkpoints_of,
+    final_status,
+    recording_failure,
+    result_of,
+)
 from gptmini.job.tokens import open_tokens
-from gptmini.runs import Run, open_run
+from gptmini.runs import Run, open_run, write_status
 from gptmini.system.hardware import keep_freed_memory, use_threads
 from gptmini.system.process import mute, restore_gc_and_sigint
 from gptmini.tokenizer import from_dict
 from gptmini.training import (
+    BadSteps,
     Callback,
+    ConsoleLogger,
+    GPTModule,
+    Logger,
     Ranks,
     RunLogger,
     Settings,
+    StepProgress,
+    Stopping,
+    StopReason,
+    TokenDataModule,
+    Trainer,
     assemble,
+    build_trainer,
     hardware_of,
     requeue,
     restore_callbacks,
@@ -100,7 +114,15 @@ def _train(
             getattr(logger, "experiment", None)
     run.begin(as_yaml(settings.stored), request.in_all_starts())
     with recording_failure(run, module, began=began):
-        ranks.broadcast(plan_of(run, settings, store))
+        ranks.broadcast(
+            {
+                "config": dict(settings.plain),
+                "folder": str(run.folder.absolute()),
+                "tokens": str(store.folder.absolute()),
+                "checkpoint": None if run.state is None else str(run.state.path.absolute()),
+                "resumed": run.resumed,
+            }
+        )
 
         announcer = open_announcer(console, run, settings, loggers, request)
         if chosen:
@@ -142,17 +164,6 @@ def open_run_tokens(
     return settings, store, prepared_now, ()
 
 
-def plan_of(run: Run, settings: Settings, store: TokenStore) -> dict[str, Any]:
-    """Return what the first rank broadcasts to the other ranks once the run's folder exists."""
-    return {
-        "config": dict(settings.plain),
-        "folder": str(run.folder.absolute()),
-        "tokens": str(store.folder.absolute()),
-        "checkpoint": None if run.state is None else str(run.state.path.absolute()),
-        "resumed": run.resumed,
-    }
-
-
 @advising_on_memory("lower trainer.batch_size or the model's sizes")
 def train_as_follower(ranks: Ranks, *, began: float) -> TrainingResult | None:
     """Train as any rank except the first, which broadcasts the plan and prints all messages.
@@ -177,6 +188,48 @@ def train_as_follower(ranks: Ranks, *, began: float) -> TrainingResult | None:
     loggers = build_loggers(settings, run)
     trainer, reason = fit(ranks, module, data, run, callbacks, loggers, began=began)
     return result_of(trainer, reason, run)
+
+
+def fit(
+    ranks: Ranks,
+    module: GPTModule,
+    data: TokenDataModule,
+    run: Run,
+    callbacks: Sequence[Callback],
+    loggers: Sequence[Logger],
+    *,
+    began: float,
+) -> tuple[Trainer, StopReason]:
+    """Train until the last step, or until a signal, the time limit or a callback ends the run.
+
+    All ranks start to train together. On the first rank, one of the loggers is the console. The time limit counts from
+    `began`, in seconds of time.monotonic. Return the trainer, and the reason why training stopped.
+    """
+    settings = module.settings
+    consoles = [logger for logger in loggers if isinstance(logger, ConsoleLogger)]
+    seconds_left = settings.max_seconds
+    if seconds_left is not None:
+        seconds_left -= time.monotonic() - began
+    stopping = Stopping(seconds_left)
+    bad_steps = BadSteps(settings.max_bad_steps)
+    trainer = build_trainer(
+        module,
+        run.folder,
+        callbacks=[*callbacks, bad_steps, stopping, *map(StepProgress, consoles)],
+        loggers=loggers,
+        state=run.state,
+        world=ranks.world,
+    )
+    ranks.join(module.hardware.device, seconds=settings.timeout, folder=run.folder)
+    try:
+        reason = stopping.fit_until_stopped(trainer, module, data)
+        ranks.leave_together = reason.between_steps or reason.stopped_by is None
+    finally:
+        finish(loggers)
+    if trainer.is_global_zero:
+        seconds = time.monotonic() - began
+        write_status(run.folder, final_status(trainer, reason, seconds=seconds))
+    return trainer, reason
 
 
 def prepare_process(settings: Settings) -> None:
