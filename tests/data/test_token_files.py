@@ -53,7 +53,7 @@ def test_files_are_read_in_their_order_and_counted(tmp_path, write):
     assert (store.n_tokens("train"), store.n_bytes("train")) == (len(IDS), n_bytes)
     assert (store.n_documents("train"), store.n_documents("val")) == (len(TEXTS), 1)
     assert store.n_bytes("val") == len("held out")
-    assert (store.largest_id("train"), store.largest_id("val")) == (256, 256)
+    assert [store.meta[split]["largest_id"] for split in ("train", "val")] == [256, 256]
     store.check_size("train")
     store.verify()
     assert [path.name for path in store.folder.iterdir()] == ["meta.json"]  # nothing is copied

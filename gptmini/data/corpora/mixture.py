@@ -73,13 +73,9 @@ class Mixture(LinkedCorpus):
         Raises pydantic.ValidationError for an invalid value. Raises UserError if a path has no text or tokens.
         """
         self.name = name
-        self.sources = [
-            _source(key, settings, {"val_fraction": val_fraction})
-            for key, settings in sources.items()
-        ]
-        # The state of the current or last reading.
-        self._n_read = 0  # bytes of the texts that were read completely
-        self._current: TextCorpus | None = None
+        self.sources = [_source(key, settings, val_fraction) for key, settings in sources.items()]
+        # The texts that the current or last reading has begun to read.
+        self._begun: list[TextCorpus] = []
 
     @cached_property
     def _texts(self) -> list[tuple[TextCorpus, SplitDocuments]]:
@@ -97,19 +93,15 @@ class Mixture(LinkedCorpus):
 
     def documents(self) -> Iterator[Document]:
         """Yield the documents of the texts. Each document has a split. Prepared folders are not read."""
-        self._n_read = 0
+        self._begun = []
         for text, documents in self._texts:
-            self._current = text
+            self._begun.append(text)
             yield from documents.read()
-            self._current = None
-            self._n_read += text.size
 
     def share_read(self) -> float:
         """Return the fraction of the bytes of all texts on disk that documents() has read, from 0 to 1."""
         n_all = sum(text.size for text, _ in self._texts)
-        n_read = self._n_read
-        if self._current is not None:
-            n_read += self._current.size * self._current.share_read()
+        n_read = sum(text.size * text.share_read() for text in self._begun)
         return n_read / max(n_all, 1)
 
     def link(self, preparation: Preparation) -> bool:
@@ -142,12 +134,12 @@ class Mixture(LinkedCorpus):
                 "documents": sum(store.n_documents(split) for store in stores),
                 "bytes": sum(store.n_bytes(split) for store in stores),
                 "tokens": sum(store.n_tokens(split) for store in stores),
-                "largest_id": max(store.largest_id(split) for store in stores),
+                "largest_id": max(store.meta[split]["largest_id"] for store in stores),
             }
             for split in SPLITS
         }
-        dtype = stores[0].meta["dtype"]
-        preparation.write_links(tokenizer, dtype, {"sources": links} | counts)
+        more = {"sources": links} | counts
+        preparation.write_links(tokenizer, stores[0].meta["dtype"], more)
         return True
 
     def _prepare_texts(
@@ -197,7 +189,7 @@ class Mixture(LinkedCorpus):
         return first.tokenizer
 
 
-def _source(name: str, settings: SourceSettings, defaults: dict[str, Any]) -> MixtureSource:
+def _source(name: str, settings: SourceSettings, val_fraction: float) -> MixtureSource:
     key = f"data.sources.{name}"
     options: dict[str, Any] = dict(settings)
     path = options.pop("path")
@@ -214,7 +206,8 @@ def _source(name: str, settings: SourceSettings, defaults: dict[str, Any]) -> Mi
             raise UserError(f"{key}.path must contain text or tokens, got the mixture {path}")
         return MixtureSource(name, weight, store)
 
+    options.setdefault("val_fraction", val_fraction)
     try:
-        return MixtureSource(name, weight, TextCorpus(path, name=name, **(defaults | options)))
+        return MixtureSource(name, weight, TextCorpus(path, name=name, **options))
     except UserError as error:
         raise UserError(f"{key} cannot be read: {error}") from None

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 
@@ -23,17 +23,11 @@ MOST_ROLES = 20  # number of roles that a message shows
 class ChatReport:
     """A report on the chats of one task or of all tasks. The report of a task is stored with the ids of the task."""
 
-    refused: SkippedRecords = field(
-        default_factory=SkippedRecords
-    )  # chats that the template rejects
+    # Chats that the template rejects.
+    refused: SkippedRecords = field(default_factory=SkippedRecords)
     n_without: int = 0  # number of chats without any token that the loss counts
     roles: list[str] = field(default_factory=list)  # the first MOST_ROLES roles, sorted
     ignores_tools: bool = False  # whether chats have tools, which the template does not use
-
-    def to_dict(self) -> dict:
-        """Return this report as plain JSON types, as the file of a task contains it."""
-        flat = {"n_refused": self.refused.n, "refused": self.refused.problems}
-        return asdict(self) | flat
 
     def add_roles(self, roles: Iterable[str]) -> None:
         """Add roles that occur in the chats."""
@@ -63,7 +57,7 @@ def join_reports(task_files: Iterable[Path]) -> ChatReport:
     for path in task_files:
         with np.load(path) as task:
             report = json.loads(task["chats"].tobytes())
-        joined.refused.add(report["n_refused"], report["refused"])
+        joined.refused.add(**report["refused"])
         joined.n_without += report["n_without"]
         joined.ignores_tools |= report["ignores_tools"]
         joined.add_roles(report["roles"])

@@ -201,12 +201,12 @@ class Preparation:
         n_read = 0  # bytes of text
         n_encoded = 0
 
-        def encode_unless_done(task: Task, is_over: Event) -> bool:
+        def encode_unless_done(task: Task, is_over: Event) -> tuple[int, bool]:
             path = self.task_files.path_of(task.number)
-            if path.exists():
-                return True
-            encode_task(task, tokenizer, path, is_over, self.corpus)
-            return False
+            was_done = path.exists()
+            if not was_done:
+                encode_task(task, tokenizer, path, is_over, self.corpus)
+            return task.n_bytes, was_done
 
         def counted_tasks() -> Iterator[Task]:
             nonlocal n_read

@@ -45,7 +45,11 @@ class SplitDocuments:
         n_reported = 0
         try:
             for document in self.read():
-                yield self._as_text(document)
+                text = document.text
+                if self.corpus.template is not None:
+                    messages, _ = parse_chat(text)
+                    text = plain_text(messages)
+                yield document._replace(text=text)
                 n_bytes += n_bytes_of(document.text)
                 if n_bytes - n_reported >= REPORT_BYTES:
                     n_reported = n_bytes
@@ -53,12 +57,6 @@ class SplitDocuments:
         finally:
             # The builder may stop reading before the last document. The builder then works for some time.
             self._report("building the tokenizer", 0, None)
-
-    def _as_text(self, document: Document) -> Document:
-        if self.corpus.template is None:
-            return document
-        messages, _ = parse_chat(document.text)
-        return document._replace(text=plain_text(messages))
 
     @property
     def _val_fraction(self) -> float:

@@ -143,10 +143,6 @@ class TokenStore:
         """Return the number of UTF-8 bytes in the text of a split."""
         return self.meta[split]["bytes"]
 
-    def largest_id(self, split: str) -> int:
-        """Return the largest id of a split."""
-        return self.meta[split]["largest_id"]
-
     def bytes_per_token(self, split: str) -> float:
         """Return the number of bytes of text per id in a split, including ids that the loss does not count."""
         return self.n_bytes(split) / self.n_tokens(split)
@@ -199,7 +195,7 @@ class TokenStore:
 
     def check_ids(self, split: str, ids: np.ndarray) -> None:
         """Raise UserError if an id is above the largest id of the split, because the file has changed."""
-        largest = self.largest_id(split)
+        largest = self.meta[split]["largest_id"]
         ids = without_marks(ids)
         if ids.size and ids.max() > largest:
             place = self._path(split) if self.has_index else self.folder

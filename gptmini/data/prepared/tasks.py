@@ -4,10 +4,10 @@ import json
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from threading import Event
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from gptmini.tokenizer import Document, Tokenizer, document_prefix
 TASK = 2**22
 # Parts of documents in a task. Python needs a few hundred bytes of memory for each part.
 MOST_PARTS = 2**17
+T = TypeVar("T")  # the type of a result
 
 
 class Task(NamedTuple):
@@ -58,24 +59,23 @@ def cut_tasks(documents: Iterable[Document]) -> Iterator[Task]:
 
 
 def in_order(
-    work: Callable[[Task, Event], bool], tasks: Iterable[Task], n_workers: int
-) -> Iterator[tuple[int, bool]]:
-    """Run tasks in threads. Yield the number of bytes and the result of each task, in the order of the tasks.
+    work: Callable[[Task, Event], T], tasks: Iterable[Task], n_workers: int
+) -> Iterator[T]:
+    """Run tasks in threads. Yield the results in the order of the tasks.
 
     `work` may stop early if its event is set. At most two tasks for each worker are in memory. Threads are as fast as
     processes, because tokenizers mostly run outside Python.
     """
-    running: deque[tuple[int, Future[bool]]] = deque()
+    running: deque[Future[T]] = deque()
     is_over = Event()
     with ThreadPoolExecutor(n_workers) as threads:
         try:
             for task in tasks:
-                running.append((task.n_bytes, threads.submit(work, task, is_over)))
+                running.append(threads.submit(work, task, is_over))
                 if len(running) >= 2 * n_workers:
-                    n_bytes, result = running.popleft()
-                    yield n_bytes, result.result()
-            for n_bytes, result in running:
-                yield n_bytes, result.result()
+                    yield running.popleft().result()
+            for future in running:
+                yield future.result()
         finally:
             is_over.set()
             threads.shutdown(wait=False, cancel_futures=True)
@@ -138,7 +138,7 @@ def encode_task(
         arrays[f"{split}_ends"] = np.array(encoded.ends, dtype=np.uint64)
         arrays[f"{split}_bytes"] = np.array(encoded.n_bytes)
     if corpus.template is not None:
-        in_json = json.dumps(report.to_dict()).encode()
+        in_json = json.dumps(asdict(report)).encode()
         arrays["chats"] = np.frombuffer(in_json, dtype=np.uint8)
     with replacing(path) as file:
         np.savez(file, **arrays)
