@@ -40,7 +40,7 @@ HOMES = {  # the packages that may import a library, or call print
     "hydra": {"configuration", "commands"},
     "omegaconf": {"configuration"},
     "argparse": {"commands"},
-    "print": {"console", "job", "commands"},
+    "print": {"console", "commands"},
     "matplotlib": {"report"},
     "optuna": {"sweep", "configuration"},
 }
