@@ -286,12 +286,6 @@ def test_a_text_is_prepared_once_under_any_name_of_its_folder(tmp_path):
     (tmp_path / "data" / folder).rename(tmp_path / "data" / old)
     assert prepared("my.txt") == (old, False)
 
-    # The name of an interrupted preparation.
-    shutil.rmtree(tmp_path / "data" / old)
-    (tmp_path / "data" / f".{old}.parts").mkdir()
-    assert prepared("my.txt") == (old, True)
-    assert [path.name for path in (tmp_path / "data").iterdir()] == [old]
-
 
 @pytest.mark.parametrize("when", ["learning", "encoding"])
 def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path, when):

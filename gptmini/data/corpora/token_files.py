@@ -111,6 +111,10 @@ class TokenFiles(LinkedCorpus):
 
         Raises UserError if an id is outside the tokenizer's vocabulary.
         """
+        if len({file.dtype for file in (*self.files, *self.val_files)}) > 1:
+            raise UserError(
+                "the ids of all token files must have the same size, got 2 bytes and 4 bytes"
+            )
         splits = self._splits()
         places = {split: _places(files) for split, files in splits.items()}
         existing = preparation.existing_meta()
@@ -125,7 +129,7 @@ class TokenFiles(LinkedCorpus):
         for split in SPLITS:
             if not counts[split]["bytes"]:
                 raise UserError(nothing_in(split))
-        preparation.write_links(tokenizer, self._dtype().name, counts)
+        preparation.write_links(tokenizer, self.files[0].dtype.name, counts)
         return True
 
     def _splits(self) -> dict[str, list[TokenFile]]:
@@ -142,14 +146,6 @@ class TokenFiles(LinkedCorpus):
                 if part.tokens:
                     splits[split].append(part)
         return splits
-
-    def _dtype(self) -> np.dtype:
-        dtypes = {file.dtype for file in (*self.files, *self.val_files)}
-        if len(dtypes) > 1:
-            raise UserError(
-                "the ids of all token files must have the same size, got 2 bytes and 4 bytes"
-            )
-        return dtypes.pop()
 
 
 def counts_of(files: Sequence[TokenFile], tokenizer: Tokenizer, watcher: Watcher) -> dict:

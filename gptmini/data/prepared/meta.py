@@ -28,16 +28,11 @@ def folder_ending_with(root: Path, name: str, ending: str) -> Path:
     """Return the prepared folder in root whose name ends with the tokenizer and the fingerprint.
 
     The folder may begin with another name than `name`, because the text was renamed, or because an earlier version of
-    gptmini prepared it. If no such folder exists, return the folder of an interrupted preparation, or a new folder.
+    gptmini prepared it. If no such folder exists, return a new folder.
     """
     folder = root / f"{name}-{ending}"
-    if folder.exists():
-        return folder
-    interrupted = [
-        root / path.name.removeprefix(".").removesuffix(".parts")
-        for path in sorted(root.glob(f".*-{ending}.parts"))
-    ]
-    return next(iter([*sorted(root.glob(f"[!.]*-{ending}")), *interrupted]), folder)
+    others = [] if folder.exists() else sorted(root.glob(f"[!.]*-{ending}"))
+    return next(iter(others), folder)
 
 
 def read_meta(folder: Path) -> dict:
