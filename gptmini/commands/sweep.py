@@ -11,7 +11,7 @@ from gptmini.configuration.building import build_component
 from gptmini.configuration.compose import compose
 from gptmini.configuration.request import key_of
 from gptmini.configuration.sweep_space import is_sweep_override, space_of
-from gptmini.job.sweeping import detach_from_launcher, train_all
+from gptmini.job.sweeping import train_all
 from gptmini.system.errors import UserError
 from gptmini.system.files import install_command
 from gptmini.training import Component
@@ -19,7 +19,6 @@ from gptmini.training import Component
 
 def main(arguments: list[str]) -> None:
     """Train all unfinished runs of a sweep. Exit with code 0 only if all runs have finished."""
-    tasks = detach_from_launcher()
     with one_line_errors():
         options = parse_flags("sweep", arguments)
         overrides = [line for line in options.overrides if is_sweep_override(line)]
@@ -42,11 +41,5 @@ def main(arguments: list[str]) -> None:
             of_train.append(f"name={settings.name}")
         space = space_of(settings.params, of_train)
         settings.sampler_of(space)  # check the sampler before the values, because this is fast
-        code = train_all(
-            space,
-            settings,
-            options.config_dir,
-            tasks=tasks,
-            n_runs=options.jobs,
-        )
+        code = train_all(space, settings, options.config_dir, n_runs=options.jobs)
     sys.exit(code)

@@ -124,9 +124,7 @@ class SweepLoop:
 
     def _output_of(self, number: int) -> Path:
         """Return the file for the output of a run, whose own folder does not exist yet."""
-        folder = self.trials.folder / "output"
-        folder.mkdir(exist_ok=True)
-        return folder / f"{number}.txt"
+        return self.trials.folder / "output" / f"{number}.txt"
 
     def _terminate(self) -> None:
         for _, _, process in self.running.values():

@@ -28,7 +28,7 @@ ENDED = (0, MISUSE)  # exit codes of runs that are not started again
 
 
 class Row(NamedTuple):
-    """A trial that has started."""
+    """A trial whose run has a folder."""
 
     trial: int
     values: Mapping[str, str]  # of the varied keys; empty until the run has stored them
@@ -56,6 +56,7 @@ class Trials:
         self.n_trials = settings.n_trials_of(space)
         self._ended: dict[int, Row] = {}  # the rows of ended trials, which do not change
         (folder / ".locks").mkdir(parents=True, exist_ok=True)
+        (folder / "output").mkdir(exist_ok=True)
 
     def describe(self, description: Mapping[str, object]) -> None:
         """Write the common values of all runs to sweep.yaml. Raise UserError if an earlier start wrote others."""
@@ -98,10 +99,7 @@ class Trials:
             return self.space.point(number)
         finished = []
         if self.sampler == "tpe":
-            rows = [row for row in self.rows() if row.exit_code == 0]
-            finished = [
-                (row.values, row.run.bits_per_byte) for row in rows if row.run.bits_per_byte
-            ]
+            finished = [(row.values, row.rank) for row in self.rows() if row.rank < math.inf]
         return self.space.draw(self.seed, number, finished)
 
     def record(self, number: int, code: int, reason: str | None) -> None:
@@ -119,7 +117,7 @@ class Trials:
         write_status(run, replace(status, exit_code=code, reason=reason))
 
     def rows(self) -> list[Row]:
-        """Return the rows of all trials that have started."""
+        """Return the rows of all trials whose runs have a folder."""
         rows = [self._row(number) for number in range(self.n_trials)]
         return [row for row in rows if row is not None]
 
@@ -127,15 +125,14 @@ class Trials:
         if number in self._ended:
             return self._ended[number]
         folder = self.folder / str(number)
-        lock = self._lock(number)
-        if lock is not None:
-            lock.release()
-
-        run = Overview(folder=folder, state="failed", changed=[], status=read_status(folder))
+        status = read_status(folder)
         if is_run(folder):
             run = overview_of(folder)
-        elif lock is not None and run.status is None:
-            return None  # it has not started
+        elif status is not None:
+            run = Overview(folder=folder, state=status.state, changed=[], status=status)
+        else:
+            return None  # the run has no folder yet
+
         # Only the run knows the values that the sampler 'tpe' has drawn, because they depend on the earlier trials.
         values_of = self._stored_values if self.sampler == "tpe" else self.values_of
         row = Row(number, values_of(number), run)
@@ -143,8 +140,6 @@ class Trials:
             # The process of the run may take a second to end.
             row = row._replace(run=replace(run, state=run.status.state))
             self._ended[number] = row
-        elif lock is None:
-            row = row._replace(run=replace(run, state="running", status=None))
         return row
 
     def _stored_values(self, number: int) -> dict[str, str]:

@@ -46,19 +46,12 @@ def detach_from_launcher() -> tuple[int, int]:
     return task, task_here
 
 
-def train_all(
-    space: Space,
-    settings: SweepSettings,
-    config_dir: str | None,
-    *,
-    tasks: tuple[int, int],
-    n_runs: int,
-) -> int:
+def train_all(space: Space, settings: SweepSettings, config_dir: str | None, *, n_runs: int) -> int:
     """Train the open trials of a sweep, n_runs at a time. Return the exit code of the command.
 
     Raises UserError if a key or a value is wrong, the text cannot be read, or the folder belongs to another sweep.
     """
-    task, task_here = tasks
+    task, task_here = detach_from_launcher()
     checked, text = check_and_prepare(space, config_dir)
     restore_gc_and_sigint()
     from gptmini.training import hardware_of
@@ -71,13 +64,13 @@ def train_all(
 
     folder = Path(checked.root.runs_dir).expanduser() / str(checked.root.name)
     trials = Trials(folder, space, settings)
-    fixed = {line.partition("=")[0]: line.partition("=")[2] for line in space.fixed}
+    described = [line for line in space.fixed if key_of(line) not in keys_with("sweep_resumable")]
     trials.describe(
         {
             **space.tried,
             "sweep.sampler": trials.sampler,
             "sweep.seed": settings.seed,
-            **{key: fixed[key] for key in fixed if key_of(key) not in keys_with("sweep_resumable")},
+            **{line.partition("=")[0]: line.partition("=")[2] for line in described},
             "text": text,
         }
     )
@@ -116,23 +109,20 @@ def check_and_prepare(space: Space, config_dir: str | None) -> tuple[Settings, s
     Return the settings of the first run, and the digest of its tokens. With budget=, each run chooses its own
     vocabulary, so no text is prepared, and the digest is empty.
     """
-    parts = []
-    for overrides in space.examples():
-        settings, typed = settings_of(compose("train", overrides, config_dir))
-        if settings.plain["callbacks"].get("scalars") is None:
-            raise UserError(
-                "callbacks.scalars must be on, because a sweep compares the losses that it logs"
-            )
-        parts.append((settings, typed))
+    runs = [settings_of(compose("train", overrides, config_dir)) for overrides in space.examples()]
+    if any(settings.plain["callbacks"].get("scalars") is None for settings, _ in runs):
+        raise UserError(
+            "callbacks.scalars must be on, because a sweep compares the losses that it logs"
+        )
 
     # Importing torch takes seconds, so check all other values before.
     from gptmini.job.callbacks import build_callbacks
 
-    for settings, _ in parts:
+    for settings, _ in runs:
         build_callbacks(settings)
         open_corpus(settings)
 
-    settings, typed = parts[0]
+    settings, typed = runs[0]
     if settings.root.budget is not None:
         return settings, ""
     watcher = Watcher(on_note=lambda note: print_topic("data", note))
