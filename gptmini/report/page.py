@@ -115,7 +115,7 @@ def figures_table(runs: list[ReportedRun]) -> str:
     for heading, (tag, which, form) in FIGURES.items():
         cells = []
         for run in runs:
-            points = run.curve(tag)
+            points = run.curves.get(tag, [])
             if which == "lowest":
                 finite = [point for point in points if math.isfinite(point[1])]
                 points = sorted(finite, key=lambda point: point[1], reverse=True)
@@ -126,12 +126,8 @@ def figures_table(runs: list[ReportedRun]) -> str:
 
 
 def _differences_table(runs: list[ReportedRun]) -> str:
-    keys = set()
-    for run in runs:
-        keys |= run.config.keys()
-
     rows = [["", *(run.name for run in runs)]]
-    for key in sorted(keys):
+    for key in sorted(set().union(*(run.config for run in runs))):
         values = [str(run.config.get(key, "")) for run in runs]
         if len(set(values)) > 1:
             rows.append([key, *values])
@@ -168,10 +164,10 @@ def _lines(
 
     lines = {}
     for run in runs:
-        for tag in run.curves:
+        for tag, points in run.curves.items():
             if tag in tags:
                 run_name = run.name if len(runs) > 1 else ""
-                lines[run_name, tag if len(tags) > 1 else ""] = run.curve(tag)
+                lines[run_name, tag if len(tags) > 1 else ""] = points
     return lines
 
 

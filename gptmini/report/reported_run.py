@@ -45,10 +45,6 @@ class ReportedRun:
                 if path is not None and path.is_file():
                     self.pictures.setdefault(tag, []).append((line[STEP], path))
 
-    def curve(self, tag: str) -> list[tuple[int, float]]:
-        """Return the (step, value) points of a scalar. The result is empty if the run did not log the tag."""
-        return self.curves.get(tag, [])
-
     def values(self, tag: str) -> list[tuple[int, Any]]:
         """Return every (step, value) pair of the samples or of a table, oldest first."""
         return [(line[STEP], line[tag]) for line in self.lines if tag in line]
