@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
-from rich.console import Console
 
 from gptmini.checkpoint import TrainingState
 from gptmini.configuration.init_from import takes_finetune
@@ -16,7 +15,6 @@ from gptmini.configuration.overrides import as_override
 from gptmini.configuration.request import UserRequest
 from gptmini.console.numbers import duration, rounded, with_prefix
 from gptmini.console.printing import command_line, sampling_command
-from gptmini.console.terminal import Screen
 from gptmini.data import TokenStore, without_marks
 from gptmini.interop import choose_architecture
 from gptmini.job.result import callbacks_of, checkpoints_of, early_stop
@@ -61,6 +59,9 @@ class Announcer:
         self.request = request
         # Whether the run writes files for TensorBoard.
         self.has_events = any(isinstance(logger, EventLogger) for logger in loggers)
+        for logger in loggers:
+            if isinstance(logger, RunLogger):
+                logger.on_error = partial(self.print_topic, logger.topic)
 
     def print_start(
         self, run: Run, module: GPTModule, settings: Settings, *, prepared_now: bool
@@ -313,24 +314,3 @@ def resume_command(run: Run, request: UserRequest) -> str:
     if request.config_dir is not None:
         arguments += ["--config-dir", request.config_dir]
     return command_line("train", *arguments)
-
-
-def open_announcer(
-    console: Console,
-    run: Run,
-    settings: Settings,
-    loggers: Sequence[Logger],
-    request: UserRequest,
-) -> Announcer:
-    """Return the announcer of a run that has started. It prints to the console and to the run's train.log."""
-    console_logger = ConsoleLogger(
-        Screen(console, run.log),
-        settings.trainer.max_steps,
-        run.lines,
-        settings.trainer.validation_due,
-    )
-    announcer = Announcer(console_logger, request, loggers)
-    for logger in loggers:
-        if isinstance(logger, RunLogger):
-            logger.on_error = partial(announcer.print_topic, logger.topic)
-    return announcer

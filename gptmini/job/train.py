@@ -19,9 +19,9 @@ from gptmini.configuration.messages import advising_on_memory
 from gptmini.configuration.request import UserRequest
 from gptmini.console.printing import print_topic, sampling_command
 from gptmini.console.progress import Watcher
-from gptmini.console.terminal import make_console, show_progress
+from gptmini.console.terminal import Screen, make_console, show_progress
 from gptmini.data import TokenStore
-from gptmini.job.announcer import open_announcer
+from gptmini.job.announcer import Announcer
 from gptmini.job.budget import BudgetChooser
 from gptmini.job.callbacks import build_callbacks
 from gptmini.job.launch import start_ranks
@@ -124,12 +124,18 @@ def _train(
             }
         )
 
-        announcer = open_announcer(console, run, settings, loggers, request)
+        console_logger = ConsoleLogger(
+            Screen(console, run.log),
+            settings.trainer.max_steps,
+            run.lines,
+            settings.trainer.validation_due,
+        )
+        announcer = Announcer(console_logger, request, loggers)
         if chosen:
             announcer.print_topic("budget", *chosen)
         log_setup(loggers, settings, module, run)
         announcer.print_start(run, module, settings, prepared_now=prepared_now)
-        loggers = [*loggers, announcer.console]
+        loggers = [*loggers, console_logger]
         trainer, reason = fit(ranks, module, data, run, callbacks, loggers, began=began)
     announcer.print_end(trainer, reason, module, run, seconds=time.monotonic() - began)
     if reason.between_steps and settings.trainer.requeue:

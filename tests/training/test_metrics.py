@@ -144,7 +144,8 @@ def test_a_line_that_no_run_writes_is_refused_in_bounded_memory(tmp_path, end):
 
 def test_a_full_disk_costs_lines_but_leaves_no_part_of_one_and_is_told_once(tmp_path):
     told = []
-    logger = MetricsLogger(tmp_path, on_error=told.append)
+    logger = MetricsLogger(tmp_path)
+    logger.on_error = told.append
     for step in (1, 2, 3):
         logger.log_metrics({"loss": step}, step)
 
@@ -165,7 +166,8 @@ def test_a_full_disk_costs_lines_but_leaves_no_part_of_one_and_is_told_once(tmp_
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_events_end_at_the_first_error_of_the_disk_and_are_made_good_by_a_resume(tmp_path):
     told = []
-    events = EventLogger(tmp_path, on_error=told.append)
+    events = EventLogger(tmp_path)
+    events.on_error = told.append
     loggers = [events, MetricsLogger(tmp_path)]
     for logger in loggers:
         logger.log_metrics({"loss": 1.0}, 1)

@@ -50,12 +50,10 @@ class RunLogger(PlainLogger):
     topic: str  # the topic of this line
     problem: str  # this line before the cause
 
-    def __init__(
-        self, save_dir: str | Path, *, on_error: Callable[[str], None] | None = None
-    ) -> None:
+    def __init__(self, save_dir: str | Path) -> None:
         super().__init__()
         self.folder = Path(save_dir)
-        self.on_error = on_error
+        self.on_error: Callable[[str], None] | None = None
         self.has_failed = False  # whether on_error has received an OSError
 
     @abstractmethod

@@ -3,6 +3,7 @@
 import os
 import struct
 from collections.abc import Sequence
+from typing import Any
 
 from lightning.pytorch.utilities import rank_zero_only
 
@@ -25,9 +26,6 @@ EVENT_FILES = "events.out.tfevents.*"
 # Maps each character with a special meaning in Markdown or HTML to a numeric entity of HTML.
 ENTITIES = str.maketrans({character: f"&#{ord(character)};" for character in "\\`*_[]<>&|~\r\n"})
 RULE = "\n\n---\n\n"  # horizontal rule of Markdown; it separates two samples
-
-# TensorBoard stores numbers as float64. A float64 is exact for whole numbers below this limit.
-LARGEST_NUMBER = 2**53
 
 
 class EventLogger(RunLogger):
@@ -80,11 +78,10 @@ class EventLogger(RunLogger):
     @rank_zero_only
     def log_layout(self) -> None:
         """Write the chart layout of TensorBoard's Custom Scalars page."""
-        layout: dict[str, dict[str, list]] = {}
-        for category, charts in LAYOUT.items():
-            layout[category] = {}
-            for title, patterns in charts.items():
-                layout[category][title] = ["Multiline", patterns]
+        layout = {
+            category: {title: ["Multiline", patterns] for title, patterns in charts.items()}
+            for category, charts in LAYOUT.items()
+        }
         self.attempt(lambda: self._add(custom_scalars(layout), 0))
 
     @rank_zero_only
@@ -92,9 +89,13 @@ class EventLogger(RunLogger):
         self, values: dict[str, object], changed: Sequence[str], others: Sequence[str]
     ) -> None:
         """Add the run, with values by dotted key, to TensorBoard's HParams page. The changed keys are first."""
-        hparams_values = {encodable(key): _hparams_value(value) for key, value in values.items()}
+        # TensorBoard accepts numbers and texts.
+        plain: dict[str, Any] = {
+            encodable(key): value if type(value) in (int, float) else encodable(str(value))
+            for key, value in values.items()
+        }
         columns = [encodable(key) for key in changed]
-        for summary in _hparams_summaries(hparams_values, columns, others):
+        for summary in _hparams_summaries(plain, columns, others):
             self.attempt(lambda summary=summary: self._add(summary, 0))
 
     def flush(self) -> None:
@@ -139,14 +140,6 @@ def _image(tag: str, png: bytes) -> Summary:
     width, height = struct.unpack(">II", png[16:24])
     image = Summary.Image(encoded_image_string=png, width=width, height=height, colorspace=4)
     return Summary(value=[Summary.Value(tag=encodable(tag), image=image)])
-
-
-def _hparams_value(value: object) -> float | str:
-    if type(value) is int and abs(value) < LARGEST_NUMBER:
-        return value
-    if type(value) is float:
-        return value
-    return encodable(str(value))
 
 
 def _hparams_summaries(
