@@ -9,9 +9,9 @@ class Progress:
     """The progress of a preparation."""
 
     phase: str  # the current work, such as "tokenising"
-    n_bytes: int  # bytes done in this phase
+    n_bytes: int = 0  # bytes done in this phase
     # Fraction of the text that is done in this phase, from 0 to 1; None if the fraction is unknown.
-    share: float | None
+    share: float | None = None
 
 
 @dataclass(kw_only=True)

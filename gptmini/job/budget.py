@@ -97,7 +97,7 @@ class BudgetChooser:
     def _choose_sizes(self, text_of: Callable[[int], TextSize]) -> list[Rung]:
         # Report at every width. The progress line itself limits how often it prints.
         def reported_text_of(width: int) -> TextSize:
-            self._report("measuring models of increasing width")
+            self.watcher.on_progress(Progress(phase="measuring models of increasing width"))
             return text_of(width)
 
         seconds = self._seconds_left()
@@ -118,7 +118,7 @@ class BudgetChooser:
 
     def _choose_steps(self, store: TokenStore, text: TextSize) -> float:
         """Choose the number of steps, and how often to validate. Return the training tokens per second."""
-        self._report("measuring the chosen model")
+        self.watcher.on_progress(Progress(phase="measuring the chosen model"))
         module, _ = assemble(self.settings, store)
         seconds_a_step, warm_up = measure_module(
             module,
@@ -160,9 +160,6 @@ class BudgetChooser:
             )
         budget = self.settings.root.budget
         return UserError(f"budget={budget} leaves no time to train: {reason}; {fix}")
-
-    def _report(self, phase: str) -> None:
-        self.watcher.on_progress(Progress(phase=phase, n_bytes=0, share=None))
 
 
 def keys_to_choose(settings: Settings, request: UserRequest) -> frozenset[str]:

@@ -6,7 +6,7 @@ import torch
 
 from gptmini.configuration.messages import advising_on_memory
 from gptmini.configuration.request import UserRequest
-from gptmini.console.numbers import with_prefix
+from gptmini.console.numbers import duration, with_prefix
 from gptmini.console.progress import Progress
 from gptmini.console.terminal import Screen, make_console, show_progress
 from gptmini.job.announcer import Announcer
@@ -70,7 +70,7 @@ def dry_run(settings: Settings, request: UserRequest, *, began: float) -> None:
                 f"{with_prefix(size, 'B')}; use a smaller model"
             )
         module, _ = assemble(settings, store, callbacks=callbacks)
-        watcher.on_progress(Progress(phase="measuring steps", n_bytes=0, share=None))
+        watcher.on_progress(Progress(phase="measuring steps"))
         if device.type == "cuda":
             torch.cuda.reset_peak_memory_stats()
         seconds_a_step, _ = measure_module(module, seconds=SECONDS)
@@ -113,8 +113,6 @@ def memory_line(device: torch.device) -> str:
 
 def time_lines(module: GPTModule, seconds_a_step: float) -> list[str]:
     """Return lines with the time of the entire run, and the step at which trainer.max_time ends it."""
-    from gptmini.console.numbers import duration
-
     settings = module.settings
     n_steps = settings.max_steps
     of_validation = seconds_of_validation(seconds_a_step, module)

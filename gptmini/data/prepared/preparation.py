@@ -231,7 +231,7 @@ class Preparation:
 
     def _join(self, tokenizer: Tokenizer, paths: list[Path]) -> None:
         """Join the files of all tasks in a temporary folder, and give this folder the name of the prepared folder."""
-        self.watcher.on_progress(Progress(phase="joining the parts", n_bytes=0, share=None))
+        self.watcher.on_progress(Progress(phase="joining the parts"))
         joined = self.task_files.new_folder()
         loss_on = self.corpus.loss_on
         byte_lengths = None
