@@ -6,6 +6,7 @@ import os
 from gptmini import interop
 from gptmini.commands.mistakes import one_line_errors
 from gptmini.commands.options import parse_options
+from gptmini.console.numbers import with_prefix
 from gptmini.console.printing import print_lines, print_resolved_run
 from gptmini.loading import checkpoint_source
 from gptmini.runs import named_run
@@ -89,7 +90,7 @@ def main(arguments: list[str]) -> None:
         )
         n_bytes = sum(file.stat().st_size for file in out.iterdir())
 
-    size = f"{n_bytes / 1e6:,.1f} MB" if n_bytes >= 1e6 else f"{n_bytes / 1e3:,.0f} kB"
+    size = with_prefix(n_bytes, "B")
     print_resolved_run(options.run, run)
     print_lines(
         f"{out}, {interop.ARCHITECTURES[kind].class_name} in {options.dtype}: {model.n_parameters:,} parameters, {size}"

@@ -13,6 +13,7 @@ from gptmini.commands.options import parse_options
 from gptmini.console.printing import print_lines, print_topic, sampling_command
 from gptmini.loading import local_path
 from gptmini.model import GPTConfig
+from gptmini.report import config_table
 from gptmini.runs import METRICS, STEP, TIME, RunStatus, line_of, write_config, write_status
 from gptmini.system.errors import UserError
 from gptmini.system.files import new_folder
@@ -63,9 +64,6 @@ def main(arguments: list[str]) -> None:
 
 def _describe(folder: Path, source: str, sizes: GPTConfig) -> None:
     """Write what the other commands require, so that they read the folder as a run of zero steps."""
-
-    from gptmini.report import config_table
-
     config = {"init_from": source, "model": asdict(sizes), "trainer": {"max_steps": 0}}
     write_config(yaml.safe_dump(config, sort_keys=False), folder, [f"init_from={source}"])
     write_status(folder, RunStatus(state="done", step=0))

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from gptmini.commands.mistakes import one_line_errors
 from gptmini.commands.options import parse_options
+from gptmini.console.numbers import with_prefix
 from gptmini.console.printing import print_lines, print_note, print_resolved_run
 from gptmini.report import ReportedRun, csv_of, give_names, page_of
 from gptmini.runs import find_run, find_runs
@@ -60,7 +61,7 @@ def main(arguments: list[str]) -> None:
         print_resolved_run(options.run, runs[0].folder)
         if not runs[0].curves:
             print_note(f"note: {without_curves(runs[0].folder)}")
-    print_lines(f"{out}, {out.stat().st_size / 1e6:.1f} MB")
+    print_lines(f"{out}, {with_prefix(out.stat().st_size, 'B')}")
 
 
 def runs_of(path: Path) -> list[ReportedRun]:

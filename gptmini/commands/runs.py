@@ -1,7 +1,6 @@
 """List all runs in a table: gptmini runs [FOLDER] [options]."""
 
 import json
-import math
 import shutil
 import sys
 from typing import Any
@@ -72,7 +71,7 @@ def plain_of(run: Overview) -> dict[str, Any]:
         "step": run.step,
         "max_steps": run.max_steps,
         "loss": run.loss,
-        "bits_per_byte": run.bits_per_byte if math.isfinite(run.rank) else None,
+        "bits_per_byte": run.bits_per_byte,
         "changed": run.changed,
         "reason": run.reason,
     }
@@ -83,27 +82,22 @@ def table_of(runs: list[Overview], *, is_short: bool = False) -> list[list[str]]
 
     A short table leaves out the causes that ended the runs, and the best losses, because it has bits per byte.
     """
-    rows = [cells(run, is_short=is_short) for run in runs]
+    rows = []
+    for run in runs:
+        row = {
+            "run": str(run.folder),
+            "state": run.state if run.by is None or is_short else f"{run.state} by {run.by}",
+            "step": "" if run.step is None else f"{run.step} of {run.max_steps}",
+            "best loss": "" if run.loss is None else f"{run.loss:.4f}",
+            "bits/byte": "" if run.bits_per_byte is None else f"{run.bits_per_byte:.4f}",
+            "changed": " ".join(run.changed),
+        }
+        if is_short:
+            del row["best loss"]
+        rows.append(row)
+
     # If the run comes from somebody else, its overrides may contain escape sequences of a terminal.
     return [list(rows[0]), *([printable(cell) for cell in row.values()] for row in rows)]
-
-
-def cells(run: Overview, *, is_short: bool) -> dict[str, str]:
-    """Return the cells in the row of a run, by heading."""
-    steps = ""
-    if run.step is not None:
-        steps = str(run.step) if run.max_steps is None else f"{run.step} of {run.max_steps}"
-    row = {
-        "run": str(run.folder),
-        "state": run.state if run.by is None or is_short else f"{run.state} by {run.by}",
-        "step": steps,
-        "best loss": "" if run.loss is None else f"{run.loss:.4f}",
-        "bits/byte": "" if run.bits_per_byte is None else f"{run.bits_per_byte:.4f}",
-        "changed": " ".join(run.changed),
-    }
-    if is_short:
-        del row["best loss"]
-    return row
 
 
 def short_lines(runs: list[Overview], width: int) -> list[str]:

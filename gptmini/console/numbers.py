@@ -14,13 +14,12 @@ def duration(seconds: float) -> str:
 
 def with_prefix(number: float, unit: str) -> str:
     """Return a number from 0 to 10^15 with an SI prefix, such as 7.1 MFLOP, with 1 to 3 digits before the point."""
-    prefixes = ("", "k", "M", "G", "T")
-    for prefix in prefixes:
+    for prefix in ("", "k", "M", "G"):
         # From 999.95 on, rounding would give 1000.0.
-        if number < 999.95 or prefix == prefixes[-1]:
-            break
+        if number < 999.95:
+            return f"{number:.1f} {prefix}{unit}"
         number /= 1000
-    return f"{number:.1f} {prefix}{unit}"
+    return f"{number:.1f} T{unit}"
 
 
 def rounded(passes: float) -> str:

@@ -29,7 +29,7 @@ from gptmini.training import (
 )
 
 SECONDS = 3.0  # how long to measure steps
-# A float32 weight, its gradient, and one moment, as of Muon. AdamW stores two moments. Frozen weights have neither.
+# A float32 weight, its gradient, and one moment, such as Muon's. AdamW stores two moments. Frozen weights have neither.
 BYTES_PER_PARAMETER = 12
 BYTES_PER_FROZEN_PARAMETER = 4
 

@@ -27,8 +27,7 @@ class Overview:
     @property
     def rank(self) -> float:
         """The bits per byte as a sort key, because tokens may differ. A run without a validation comes last."""
-        bits = self.bits_per_byte
-        return math.inf if bits is None or math.isnan(bits) else bits
+        return math.inf if self.bits_per_byte is None else self.bits_per_byte
 
 
 def overview_of(folder: Path) -> Overview:
@@ -42,10 +41,10 @@ def overview_of(folder: Path) -> Overview:
 def _overview_of(folder: Path) -> Overview:
     config, typed = read_config(folder)
     validations = [
-        (float(line["val/loss"]), float(line.get("val/bits_per_byte", "nan")), line[STEP])
-        for line in read_lines(folder, having="val/loss")
+        (float(line["val/loss"]), float(line["val/bits_per_byte"]), line[STEP])
+        for line in read_lines(folder, having="val/bits_per_byte")
     ]
-    finite = [validation for validation in validations if math.isfinite(validation[0])]
+    finite = [values for values in validations if all(map(math.isfinite, values))]
     loss, bits_per_byte, best_step = min(finite, default=(None, None, None))
 
     stored = read_status(folder)

@@ -151,19 +151,15 @@ def choose_hardware(
     if precision == "auto":
         precision, reasons["precision"] = _choose_precision(chosen, width)
 
-    if compile == "auto" and chosen == "cuda" and _has_triton():
-        compiles = True
-        reasons["compile"] = "Triton is available"
-    elif compile == "auto":
-        compiles = False
-        reasons["compile"] = "compiling is faster only on GPUs with Triton"
-    else:
-        compiles = bool(compile)
+    if compile == "auto":
+        compile = chosen == "cuda" and _has_triton()
+        only_if = "compiling is faster only on GPUs with Triton"
+        reasons["compile"] = "Triton is available" if compile else only_if
 
     return Hardware(
         device=chosen,
         precision=precision,
-        compile=compiles,
+        compile=bool(compile),
         devices=devices,
         reasons=reasons,
     )
@@ -282,7 +278,7 @@ def _default_threads() -> int:
 
 
 def memory(device: torch.device) -> int | None:
-    """Return the bytes of a CUDA GPU, or else of the machine, or None if unknown."""
+    """Return the memory of a CUDA GPU, or else of the machine, in bytes; None if unknown."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[1]
     try:
@@ -292,7 +288,7 @@ def memory(device: torch.device) -> int | None:
 
 
 def peak_memory(device: torch.device) -> int | None:
-    """Return the most bytes of tensors on a CUDA GPU, or else the most memory of this process, or None if unknown."""
+    """Return the peak memory in bytes: of tensors on a CUDA GPU, or else of this process; None if unknown."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     if sys.platform == "win32":

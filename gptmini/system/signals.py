@@ -27,7 +27,7 @@ def stop_signals() -> list[signal.Signals]:
 class FirstSignal:
     """Catches signals in a with block, so that the block can end its work. Stores the number of the first signal.
 
-    A Ctrl-C after the first signal raises KeyboardInterrupt. At the end of the block, the earlier handlers return.
+    A Ctrl-C after the first signal raises KeyboardInterrupt. The end of the block restores the earlier handlers.
 
     The argument numbers has the signals to catch. None means stop_signals().
     """
@@ -63,7 +63,7 @@ class FirstSignal:
 
 
 class CtrlC(FirstSignal):
-    """Catches Ctrl-C in a with block: it drops the line that the user types, or stops the generated text.
+    """Catches Ctrl-C in a with block. While the user types, Ctrl-C raises KeyboardInterrupt. Otherwise, it ends a text.
 
     One press of the key may send two signals. Therefore the second signal raises KeyboardInterrupt only if it comes
     more than IMPATIENT seconds after the first.

@@ -28,7 +28,7 @@ def test_the_model_of_the_default_run_is_exported_as_qwen_3():
 def test_a_run_is_exported_sampled_imported_and_evaluated(script, trained, tmp_path):
     transformers = pytest.importorskip("transformers")
     result = script("export", "runs/latest", "out")
-    assert re.match(r"out, NanoChatForCausalLM in fp32: [\d,]+ parameters, \d+ kB\n", result.out)
+    assert re.match(r"out, NanoChatForCausalLM in fp32: [\d,]+ parameters, [\d.]+ kB\n", result.out)
 
     n_tokens = ("--max-tokens", "64")
     evaluated = script("evaluate", "runs/latest", *n_tokens).out

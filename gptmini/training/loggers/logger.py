@@ -47,8 +47,8 @@ class RunLogger(PlainLogger):
     run continues. If on_error is None, every OSError is raised.
     """
 
-    topic: str  # the topic of this line
-    problem: str  # this line before the cause
+    topic: str  # of the line for the user
+    problem: str  # the start of this line; the cause follows
 
     def __init__(self, save_dir: str | Path) -> None:
         super().__init__()
