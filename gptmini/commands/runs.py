@@ -103,12 +103,12 @@ def table_of(runs: list[Overview], *, is_short: bool = False) -> list[list[str]]
 def short_lines(runs: list[Overview], width: int) -> list[str]:
     """Return the short table in lines of at most `width` columns. Runs and overrides are cut if this is necessary."""
     rows = table_of(runs, is_short=True)
-    widths = widths_of(rows)
-    n_left = width - len(GAP) * (len(widths) - 1) - sum(widths[1:-1])
-    widths[0] = min(widths[0], max(n_left - LAST, n_left // 2, len("run")))
-    widths[-1] = max(0, n_left - widths[0])
-    rows = [[cut_in_the_middle(run, widths[0]), *others] for run, *others in rows]
-    return [cut(line, width) for line in aligned(rows, widths=widths)]
+    first, *middle, _ = widths_of(rows)
+    n_left = width - len(GAP) * (len(middle) + 1) - sum(middle)
+    first = min(first, max(n_left - LAST, n_left // 2, len("run")))
+    rows = [[cut_in_the_middle(run, first), *others] for run, *others in rows]
+    # The last column, of the overrides, takes the rest of the line.
+    return [cut(line, width) for line in aligned(rows)]
 
 
 def cut_in_the_middle(text: str, width: int) -> str:

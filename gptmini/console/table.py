@@ -7,21 +7,15 @@ from rich.cells import cell_len, set_cell_size
 GAP = "  "  # between columns
 
 
-def aligned(
-    rows: Sequence[Sequence[str]], *, right: bool = False, widths: Sequence[int] | None = None
-) -> list[str]:
-    """Return the rows of a table as lines with aligned columns, which are right-justified if right is true.
-
-    The argument widths has the width of each column. By default, a column is as wide as its widest cell.
-    """
-    widths = widths_of(rows) if widths is None else widths
+def aligned(rows: Sequence[Sequence[str]], *, right: bool = False) -> list[str]:
+    """Return the rows of a table as lines with aligned columns, which are right-justified if right is true."""
+    widths = widths_of(rows)
     lines = []
     for row in rows:
         cells = []
         for text, width in zip(row, widths, strict=True):
-            cell = cut(text, width)
-            space = " " * (width - cell_len(cell))
-            cells.append(space + cell if right else cell + space)
+            space = " " * (width - cell_len(text))
+            cells.append(space + text if right else text + space)
         lines.append(GAP.join(cells).rstrip())
     return lines
 

@@ -29,8 +29,7 @@ class Space:
     @property
     def lists(self) -> dict[str, tuple[str, ...]]:
         """The values of each key that has a list of values, instead of an interval."""
-        lists = {key: getattr(dim, "choices", ()) for key, dim in self.dimensions.items()}
-        return {key: values for key, values in lists.items() if values}
+        return {key: dim.choices for key, dim in self.dimensions.items() if hasattr(dim, "choices")}
 
     def point(self, number: int) -> dict[str, str]:
         """Return the values of one point of the grid by key. The last key changes fastest from point to point."""

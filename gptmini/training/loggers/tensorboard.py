@@ -64,9 +64,13 @@ class EventLogger(RunLogger):
 
     def write(self, step: int, entries: Entries, now: float | None = None) -> None:
         """Write events with the time stamp now, in seconds since 1970. None means the current time."""
-        numbers = {tag: float(value) for tag, value in entries.items() if is_number(value)}
-        if numbers:
-            self._add(_scalars(numbers), step, now)
+        scalars = [
+            Summary.Value(tag=encodable(tag), simple_value=float(value))
+            for tag, value in entries.items()
+            if is_number(value)
+        ]
+        if scalars:
+            self._add(Summary(value=scalars), step, now)
         for tag, value in entries.items():
             if isinstance(value, bytes):
                 self._add(_image(tag, value), step, now)
@@ -128,11 +132,6 @@ class EventLogger(RunLogger):
         # Names that are not UTF-8 exist only on Linux. Linux has a second path for each open folder.
         self._descriptor = os.open(self.folder, os.O_RDONLY)
         return f"/proc/self/fd/{self._descriptor}"
-
-
-def _scalars(numbers: dict[str, float]) -> Summary:
-    values = [Summary.Value(tag=encodable(tag), simple_value=numbers[tag]) for tag in numbers]
-    return Summary(value=values)
 
 
 def _image(tag: str, png: bytes) -> Summary:
