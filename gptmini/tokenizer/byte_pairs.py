@@ -2,7 +2,7 @@
 
 import base64
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from functools import cached_property
 
 import numpy as np
@@ -11,7 +11,7 @@ import tiktoken
 from gptmini.system.errors import UserError
 from gptmini.tokenizer.chat.plain import plain_vocabulary
 from gptmini.tokenizer.pieces import MARK, MARKED_PATTERN, SEPARATOR, SPLIT_PATTERN, insert_marks
-from gptmini.tokenizer.tokenizer import END_OF_TEXT, REPLACEMENT, Document, Tokenizer
+from gptmini.tokenizer.tokenizer import END_OF_TEXT, Document, Tokenizer
 
 BYTE_PATTERN = r"[\s\S]"  # each character is a piece, so that no merge applies
 ALL_BYTES = [bytes([i]) for i in range(256)]
@@ -53,7 +53,7 @@ class BytePairTokenizer(Tokenizer):
         self.ranks = ranks
         self.end_of_text: int | None = len(ranks)
         self.n_vocab = len(ranks) + 1
-        self._bytes_of = dict(enumerate([*ranks, END_OF_TEXT.encode()]))
+        self.bytes_of = dict(enumerate([*ranks, END_OF_TEXT.encode()]))
         self._is_byte = pattern == BYTE_PATTERN and ranks == ALL_BYTES
 
     def encode_batch(self, texts: Iterable[str]) -> Iterator[np.ndarray]:
@@ -63,18 +63,6 @@ class BytePairTokenizer(Tokenizer):
         """
         for group in group_texts(texts, GROUP):
             yield from self._encode_group(group)
-
-    def decode(self, ids: Iterable[int]) -> str:
-        """Return the text that ids stand for. Invalid UTF-8 and ids outside the vocabulary become U+FFFD."""
-        return decode_bytes(ids, self._bytes_of)
-
-    def token_bytes(self, token: int) -> bytes:
-        """Return the bytes of text that an id stands for. Return no bytes if only the model has this id."""
-        return self._bytes_of.get(token, b"")
-
-    def byte_lengths(self) -> np.ndarray:
-        """Return the number of bytes of each id as an int64 array of shape (n_vocab,). End-of-text has 0 bytes."""
-        return np.array([*map(len, self.ranks), 0], dtype=np.int64)
 
     def to_dict(self) -> dict:
         """Return the state that from_dict reads, in plain JSON types. Byte strings are encoded in base64."""
@@ -162,13 +150,6 @@ def gpt2(documents: Iterable[Document]) -> BytePairTokenizer:
         ) from error
     ranks = [encoding.decode_single_token_bytes(i) for i in range(encoding.n_vocab - 1)]
     return BytePairTokenizer(SPLIT_PATTERN, ranks)
-
-
-def decode_bytes(ids: Iterable[int], bytes_of: Mapping[int, bytes]) -> str:
-    """Return the text of ids. bytes_of maps ids to bytes. Invalid UTF-8 and ids missing in bytes_of become U+FFFD."""
-    unknown = REPLACEMENT.encode()
-    joined = b"".join([bytes_of.get(i, unknown) for i in ids])
-    return joined.decode("utf-8", errors="replace")
 
 
 def group_texts(texts: Iterable[str], size: int) -> Iterator[list[str]]:

@@ -7,7 +7,7 @@ import numpy as np
 
 from gptmini.system.errors import UserError
 from gptmini.tokenizer.chat.plain import plain_vocabulary
-from gptmini.tokenizer.tokenizer import END_OF_TEXT, REPLACEMENT, Document, Tokenizer
+from gptmini.tokenizer.tokenizer import END_OF_TEXT, Document, Tokenizer
 
 
 class CharTokenizer(Tokenizer):
@@ -31,8 +31,9 @@ class CharTokenizer(Tokenizer):
 
         self.characters = characters
         self.end_of_text: int | None = len(characters) if end_of_text else None
-        self._text_of = dict(enumerate([*characters, END_OF_TEXT] if end_of_text else characters))
-        self.n_vocab = len(self._text_of)
+        tokens = [*characters, END_OF_TEXT] if end_of_text else characters
+        self.bytes_of = {i: token.encode() for i, token in enumerate(tokens)}
+        self.n_vocab = len(self.bytes_of)
 
         # Map each code point, up to the largest, to its id. An unknown code point maps to an id after the vocabulary.
         codes = _code_points(characters)
@@ -55,20 +56,6 @@ class CharTokenizer(Tokenizer):
                     f"got {character!r} (U+{ord(character):04X}) at position {position}"
                 )
             yield ids
-
-    def decode(self, ids: Iterable[int]) -> str:
-        """Return the text that ids stand for. An id outside the vocabulary becomes U+FFFD."""
-        return "".join([self._text_of.get(i, REPLACEMENT) for i in ids])
-
-    def token_bytes(self, token: int) -> bytes:
-        """Return the UTF-8 bytes of the character that an id stands for."""
-        return self._text_of.get(token, "").encode("utf-8", "surrogatepass")
-
-    def byte_lengths(self) -> np.ndarray:
-        """Return the number of UTF-8 bytes of each id as an int64 array (n_vocab,). End-of-text has 0 bytes."""
-        lengths = np.zeros(self.n_vocab, dtype=np.int64)
-        lengths[: len(self.characters)] = [len(character.encode()) for character in self.characters]
-        return lengths
 
     def to_dict(self) -> dict:
         """Return the state that from_dict reads, in plain JSON types."""

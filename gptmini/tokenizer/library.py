@@ -12,7 +12,7 @@ from pydantic import NonNegativeInt, PositiveInt, validate_call
 
 from gptmini.settings import STRICT
 from gptmini.system.errors import UserError
-from gptmini.tokenizer.byte_pairs import GROUP, decode_bytes, group_texts
+from gptmini.tokenizer.byte_pairs import GROUP, group_texts
 from gptmini.tokenizer.chat.coder import ChatVocabulary
 from gptmini.tokenizer.chat.encoder import chat_encoder_of
 from gptmini.tokenizer.letters import letters_to_bytes
@@ -78,10 +78,10 @@ class LibraryTokenizer(Tokenizer):
         vocabulary = self._tokenizer.get_vocab(with_added_tokens=True)
         named = None if self.bos_token is None else vocabulary.get(self.bos_token)
         self.bos_id: int | None = None if self.prefix_ids or named == end_of_text else named
-        self._bytes_of = _bytes_of_ids(vocabulary, tree)
+        self.bytes_of = _bytes_of_ids(vocabulary, tree)
         self.prefix_text = " " if self.decode(self.encode("a")).startswith(" ") else ""
 
-        ids = [*self._bytes_of, *more_ends, *([] if end_of_text is None else [end_of_text])]
+        ids = [*self.bytes_of, *more_ends, *([] if end_of_text is None else [end_of_text])]
         if max(ids, default=0) >= n_vocab:
             raise UserError(
                 f"the tokenizer's ids must be below vocab_size={n_vocab} of the model, got {max(ids)}"
@@ -161,27 +161,6 @@ class LibraryTokenizer(Tokenizer):
             more_ends=self._more_ends,
             chat={"chat_template": template, **named_tokens},
         )
-
-    def decode(self, ids: Iterable[int]) -> str:
-        """Return the text that ids stand for. An unknown id becomes U+FFFD.
-
-        Each id always stands for the same bytes. Therefore, parts of the ids can be decoded separately and joined.
-        """
-        return decode_bytes(ids, self._bytes_of)
-
-    def token_bytes(self, token: int) -> bytes:
-        """Return the bytes of text that an id stands for. Return no bytes if only the model has this id."""
-        return self._bytes_of.get(token, b"")
-
-    def byte_lengths(self) -> np.ndarray:
-        """Return the number of bytes of each id as an int64 array of shape (n_vocab,).
-
-        The number is 0 for end-of-text, for the ids before a text, and for the ids that only the model has.
-        """
-        lengths = np.zeros(self.n_vocab, dtype=np.int64)
-        for i, token in self._bytes_of.items():
-            lengths[i] = 0 if i == self.end_of_text or i in self.prefix_ids else len(token)
-        return lengths
 
     def _ids_before_a_text(self) -> list[int]:
         text = self._tokenizer.encode("a", add_special_tokens=False).ids

@@ -1,6 +1,6 @@
 """The interface of a tokenizer, and the documents that the builder of a tokenizer reads."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from typing import NamedTuple, Protocol
 
@@ -28,6 +28,8 @@ class Tokenizer(Protocol):
     kind: str  # the name of the class, with which from_dict rebuilds the tokenizer
     n_vocab: int  # number of ids, including end-of-text
     end_of_text: int | None  # id that separates documents; None if the tokenizer has no such id
+    # The bytes of text that each id stands for. Ids that only the model has are missing.
+    bytes_of: Mapping[int, bytes]
     prefix_ids: Sequence[int] = ()  # ids that a model expects before a text
     prefix_text: str = ""  # text that encoding adds before each text, such as a space
     # The id of bos_token. Other programs put this id before a text. None if there are prefix_ids, or if the id of
@@ -66,16 +68,27 @@ class Tokenizer(Protocol):
         ...
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Return the text that ids stand for. Ids outside the vocabulary and invalid UTF-8 become U+FFFD."""
-        ...
+        """Return the text that ids stand for. Ids outside the vocabulary and invalid UTF-8 become U+FFFD.
+
+        Each id always stands for the same bytes. Therefore, parts of the ids can be decoded separately and joined.
+        """
+        unknown = REPLACEMENT.encode()
+        joined = b"".join([self.bytes_of.get(i, unknown) for i in ids])
+        return joined.decode("utf-8", errors="replace")
 
     def token_bytes(self, token: int) -> bytes:
-        """Return the bytes of text that an id stands for."""
-        ...
+        """Return the bytes of text that an id stands for. Return no bytes if only the model has this id."""
+        return self.bytes_of.get(token, b"")
 
     def byte_lengths(self) -> np.ndarray:
-        """Return the number of UTF-8 bytes of each id as an int64 array (n_vocab,). End-of-text has 0 bytes."""
-        ...
+        """Return the number of bytes of each id as an int64 array of shape (n_vocab,).
+
+        The number is 0 for end-of-text, for the ids before a text, and for the ids that only the model has.
+        """
+        lengths = np.zeros(self.n_vocab, dtype=np.int64)
+        for i, token in self.bytes_of.items():
+            lengths[i] = 0 if i == self.end_of_text or i in self.prefix_ids else len(token)
+        return lengths
 
     def to_dict(self) -> dict:
         """Return the state that from_dict reads, in plain JSON types."""

@@ -142,6 +142,7 @@ BROKEN = [
     None,
     {"kind": "words"},
     CHAR | {"characters": "aba"},
+    CHAR | {"characters": "a\ud800"},
     BYTE | {"pattern": r"\S"},
     BYTE | {"ranks": BYTE["ranks"][:-1]},
     BYTE | {"ranks": [*BYTE["ranks"], BYTE["ranks"][5]]},

@@ -19,12 +19,8 @@ class Coder(Protocol):
 class ChatVocabulary(NamedTuple):
     """The special tokens of a tokenizer, and two ways to encode their strings."""
 
-    names: Mapping[
-        str, str
-    ]  # tokens that a template may use, by their names, such as bos_token and eos_token
-    special: Sequence[str]  # the strings of the special tokens that were added to the vocabulary
-    words: Sequence[
-        str
-    ]  # ordinary tokens that are special because a name, such as pad_token, refers to them
+    names: Mapping[str, str]  # tokens that a template may use, by names such as bos_token
+    special: Sequence[str]  # special tokens that were added to the vocabulary
+    words: Sequence[str]  # ordinary tokens that are special because one of the names refers to them
     coder: Coder  # encodes the string of a special token as the id of this token
     plain_coder: Coder  # encodes the string of a special token as ordinary text

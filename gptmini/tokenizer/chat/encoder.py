@@ -36,9 +36,8 @@ from gptmini.tokenizer.tokenizer import Tokenizer
 NO_CHAT_TEMPLATE = "the tokenizer has no chat template; fine-tune with data.template=chat, or import a model with one"
 
 
-@lru_cache(
-    maxsize=4
-)  # building an encoder loads the tokenizer once more; a program uses few tokenizers
+# Building an encoder loads the tokenizer once more. A program uses few tokenizers.
+@lru_cache(maxsize=4)
 def chat_encoder_of(tokenizer: Tokenizer) -> "ChatEncoder":
     """Return the encoder of chats for a tokenizer. Raises UserError if its chat template is missing or invalid."""
     if tokenizer.chat_template is None:
@@ -59,6 +58,7 @@ class ChatEncoder:
         # The text that the template puts between the generation prompt and the content of an answer.
         self.leading = leading_of(template)
         self._template = ChatTemplate(template, vocabulary.names)
+        self.uses_tools = self._template.uses_tools  # whether it renders the tools of a chat
         self._coder = vocabulary.coder
         self._plain_coder = vocabulary.plain_coder
         self._line_break = _encode(self._coder, "\n").ids
@@ -70,11 +70,6 @@ class ChatEncoder:
         self._special = re.compile(one_special)
         self._marked_special = re.compile(f"{START}({one_special}){END}")
         self._words = vocabulary.words
-
-    @property
-    def uses_tools(self) -> bool:
-        """Whether the template renders the tools of a chat."""
-        return self._template.uses_tools
 
     def with_names(self, names: Mapping[str, object]) -> "ChatEncoder":
         """Return an encoder whose template may also use these names."""

@@ -76,7 +76,7 @@ class PlainCoder:
         ends = np.cumsum([len(self._tokenizer.token_bytes(i)) for i in ids])  # (n,), in bytes
         starts = np.append(0, ends[:-1])  # (n,)
         # The position of the first byte of each character.
-        places = np.cumsum([0, *(len(c.encode("utf-8", "surrogatepass")) for c in text)])
+        places = np.cumsum([0, *(len(c.encode()) for c in text)])
         # The character that contains the first byte of each id.
         firsts = np.searchsorted(places, starts, side="right") - 1
         lasts = np.searchsorted(places, ends, side="left")
