@@ -16,7 +16,7 @@ from gptmini.system.errors import UserError
 from gptmini.system.world import World, this_world
 from gptmini.training.callbacks.checkpoints import AtomicCheckpointIO, RunCheckpoints
 from gptmini.training.devices.distributed import ShardedStrategy
-from gptmini.training.devices.rendezvous import cluster_of
+from gptmini.training.devices.process_group import cluster_of
 from gptmini.training.module import GPTModule
 from gptmini.training.trainer_settings import TrainerSettings
 
