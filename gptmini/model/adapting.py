@@ -29,7 +29,7 @@ def adapt(model: GPT, config: GPTConfig) -> GPT:
     return copied
 
 
-def freeze(model: GPT, prefixes: Sequence[str]) -> int:
+def freeze(model: GPT, prefixes: Sequence[str]) -> None:
     """Freeze some weights of a GPT. Frozen weights do not require gradients.
 
     Args:
@@ -37,7 +37,6 @@ def freeze(model: GPT, prefixes: Sequence[str]) -> int:
         prefixes: modules or weights by name, such as embedding, blocks.0 or blocks.2.mlp. A number may be a range:
             blocks.0-5.
 
-    Returns the number of frozen parameters, counted like GPT.n_parameters.
     Raises UserError if a prefix does not match any weights, or if all weights would be frozen.
     """
     named = dict(model.named_parameters())
@@ -57,7 +56,6 @@ def freeze(model: GPT, prefixes: Sequence[str]) -> int:
         )
     for name in frozen:
         named[name].requires_grad_(False)
-    return model.count_parameters(frozen)
 
 
 def _expand_range(prefix: str) -> Iterator[str]:

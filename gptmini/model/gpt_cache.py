@@ -28,13 +28,7 @@ class GPTCache:
         def new_history(n_previous: int) -> SmearHistory | None:
             if n_previous == 0:
                 return None
-            return SmearHistory(
-                slots,
-                n_previous,
-                config.d_model,
-                device=slots.device,
-                dtype=dtype,
-            )
+            return SmearHistory(slots, n_previous, config.d_model, dtype=dtype)
 
         self.smear = new_history(config.smear)
         self.mlp_smears = [new_history(config.mlp_smear) for _ in range(config.n_layers)]

@@ -21,12 +21,11 @@ class SmearHistory:
         n_previous: int,
         d_model: int,
         *,
-        device: torch.device | None = None,
-        dtype: torch.dtype | None = None,
+        dtype: torch.dtype,
     ) -> None:
         """Allocate (B, K + capacity, C). The K = n_previous slots before the first position stay 0."""
         shape = (slots.batch_size, n_previous + slots.capacity, d_model)
-        self.buffer = torch.zeros(shape, device=device, dtype=dtype)
+        self.buffer = torch.zeros(shape, device=slots.device, dtype=dtype)
         self.n_previous = n_previous
         self.slots = slots
 
