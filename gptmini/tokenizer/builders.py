@@ -6,15 +6,15 @@ arguments.
 
 from collections.abc import Iterable
 from functools import partial
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
-from pydantic import PositiveInt
+from pydantic import Field, PositiveInt
 from pydantic.dataclasses import dataclass
 
 from gptmini.settings import STRICT
 from gptmini.tokenizer.byte_pairs import byte, gpt2
 from gptmini.tokenizer.characters import character
-from gptmini.tokenizer.learning import VocabSize, bpe
+from gptmini.tokenizer.learning import bpe
 from gptmini.tokenizer.tokenizer import Tokenizer, document_prefix
 
 
@@ -22,7 +22,8 @@ from gptmini.tokenizer.tokenizer import Tokenizer, document_prefix
 class BytePairSettings:
     """Settings for byte pairs that are learned from the training split. The fields are the arguments of bpe."""
 
-    vocab_size: VocabSize
+    # At least the 256 bytes and end-of-text. Before the trainer starts, it reserves 70 bytes of memory per id.
+    vocab_size: Annotated[int, Field(ge=257, le=2**20)]
     train_bytes: PositiveInt | None = None
 
     def builder(self) -> partial:

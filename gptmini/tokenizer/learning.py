@@ -8,20 +8,12 @@ import sys
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated
 
-from pydantic import ConfigDict, Field, PositiveInt, SkipValidation, validate_call
-
-from gptmini.settings import STRICT
 from gptmini.system.errors import UserError
 from gptmini.tokenizer.byte_pairs import ALL_BYTES, BytePairTokenizer
 from gptmini.tokenizer.letters import letters_to_bytes
 from gptmini.tokenizer.pieces import SPLIT_PATTERN, split_long_runs
 from gptmini.tokenizer.tokenizer import Document
-
-# The vocabulary has at least the 256 bytes and end-of-text. Before the trainer starts, it reserves 70 bytes of memory
-# per id.
-VocabSize = Annotated[int, Field(ge=257, le=2**20)]
 
 # Maximum number of characters in a run of white space, or in a run of other characters. Longer runs are split before
 # learning, because the time to learn grows with the square of the length of a piece. Encoding does not split long runs.
@@ -32,20 +24,16 @@ LONGEST_RUN = 1000
 SLICE = 2**20
 
 
-# pydantic checks the settings, but not the documents, because their type is a protocol.
-@validate_call(config=ConfigDict(**STRICT, arbitrary_types_allowed=True))
 def bpe(
-    documents: SkipValidation[Iterable[Document]],
-    *,
-    vocab_size: VocabSize,
-    train_bytes: PositiveInt | None = None,
+    documents: Iterable[Document], *, vocab_size: int, train_bytes: int | None = None
 ) -> BytePairTokenizer:
     """Learn byte pairs from the training split, and return the tokenizer that merges these pairs.
 
     Args:
         documents: the documents of a corpus. They are read once. If they have a method share_read, as Corpus has, this
             method returns the fraction of the text that has been read.
-        vocab_size: number of ids: the 256 bytes, end-of-text and the merges. A short text may have fewer merges.
+        vocab_size: number of ids: the 256 bytes, end-of-text and the merges. A short text may have fewer merges. See
+            BytePairSettings for the range.
         train_bytes: approximate limit of the bytes of text to learn from. None for no limit. If the text is longer,
             random parts of the text are used. If documents has no method share_read, the start of the text is used.
 
