@@ -5,9 +5,7 @@ from torch import Tensor, nn
 
 from gptmini.optim.muon import MuonAdamW
 
-# Kinds of weights. Each kind has its own learning rate. The kind 'matrices' contains the matrices in the blocks.
-# 'embedding' contains the token and position embeddings. 'unembedding' contains the unembedding, even if it is tied to
-# the token embedding. 'scalars' contains gains, biases and all other parameters.
+# Kinds of weights. Each kind has its own learning rate. The fields of RateFactors describe the kinds.
 KINDS = ("matrices", "embedding", "unembedding", "scalars")
 
 

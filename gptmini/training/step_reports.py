@@ -15,7 +15,6 @@ class StepReport:
     """The metrics of one optimizer step, on the host. The values combine the metrics of all ranks."""
 
     step: int  # optimizer steps done, including this step
-    bad: bool  # whether the step was skipped because the loss or the gradient of some rank was not finite
     loss: float  # mean loss over the micro-steps of the step, in nats per token
     grad_norm: float  # norm of the full gradient before clipping
     signal: int  # number of a signal that some rank received; 0: no signal
@@ -42,8 +41,8 @@ class StepReports:
     def send(self, step: int, metrics: Tensor) -> None:
         """Start to copy the metrics of a step to the host, and read the metrics of all earlier steps.
 
-        If the type of the device is not in LATE_FROM, read the metrics of this step, too. The metrics are the fields of
-        StepReport from bad to late, (5,) on the device.
+        If the type of the device is not in LATE_FROM, read the metrics of this step, too. The metrics are not_finite
+        and the fields of StepReport from loss to late, (5,) on the device.
         """
         # A copy from a GPU goes to pinned memory.
         on_host = metrics.to("cpu", non_blocking=metrics.is_cuda)
@@ -63,13 +62,12 @@ class StepReports:
             step, metrics, arrival = self._sent.pop(0)
             if arrival is not None:
                 arrival.synchronize()
-            bad, loss, grad_norm, signal, late = metrics.tolist()
+            not_finite, loss, grad_norm, signal, late = metrics.tolist()
 
-            self.bad_steps += bool(bad)
-            self.bad_steps_in_a_row = self.bad_steps_in_a_row + 1 if bad else 0
+            self.bad_steps += bool(not_finite)
+            self.bad_steps_in_a_row = self.bad_steps_in_a_row + 1 if not_finite else 0
             self.latest = StepReport(
                 step=step,
-                bad=bool(bad),
                 loss=loss,
                 grad_norm=grad_norm,
                 signal=int(signal),
@@ -77,5 +75,5 @@ class StepReports:
                 bad_steps=self.bad_steps,
                 bad_steps_in_a_row=self.bad_steps_in_a_row,
             )
-            if bad:
+            if not_finite:
                 self.unreported.append(self.latest)

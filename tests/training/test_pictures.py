@@ -100,7 +100,7 @@ def test_maps_that_the_model_has_not_are_refused(changes, message):
     [(None, [2], [(0, 2), (1, 2)]), ([-1], [0, -1], [(1, 0), (1, 2)])],
 )
 def test_maps_are_of_the_layers_and_heads_that_were_chosen(layers, heads, places):
-    store = SimpleNamespace(tokenizer_state=byte([]).to_dict())
+    store = SimpleNamespace(tokenizer=byte([]))
     model = new_gpt(GPTConfig(**CONFIG), seed=1).eval()
     module = SimpleNamespace(model=model, device="cpu", store=store)
     shown = pictures(layers=layers, heads=heads, text="abcdefgh")

@@ -13,7 +13,7 @@ from gptmini.data import without_marks
 from gptmini.model import GPT, ModelSettings
 from gptmini.settings import STRICT
 from gptmini.system.errors import UserError
-from gptmini.tokenizer import REPLACEMENT, from_dict
+from gptmini.tokenizer import REPLACEMENT
 from gptmini.training.loggers.logger import run_loggers
 from gptmini.training.module import GPTModule
 
@@ -49,7 +49,7 @@ class Pictures(L.Callback):
 
     def setup(self, trainer: L.Trainer, pl_module: GPTModule, stage: str) -> None:
         """Load the tokenizer of the run. Raise UserError if it cannot encode the text for the attention maps."""
-        self.tokenizer = from_dict(pl_module.store.tokenizer_state)
+        self.tokenizer = pl_module.store.tokenizer
         self.ids = None if self.text is None else self.tokenizer.encode(self.text)
 
     def check(self, config: ModelSettings) -> None:

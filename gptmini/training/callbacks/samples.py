@@ -11,7 +11,7 @@ from gptmini.data import first_question
 from gptmini.generation import Rules, generate_stream, prompt_ids
 from gptmini.settings import STRICT
 from gptmini.system.errors import UserError
-from gptmini.tokenizer import END_OF_TEXT, Tokenizer, from_dict
+from gptmini.tokenizer import END_OF_TEXT, Tokenizer
 from gptmini.training.loggers.logger import run_loggers
 from gptmini.training.module import GPTModule
 
@@ -64,7 +64,7 @@ class Samples(L.Callback):
 
     def setup(self, trainer: L.Trainer, pl_module: GPTModule, stage: str) -> None:
         """Load the tokenizer of the run, and the first question of its chats."""
-        self.tokenizer = from_dict(pl_module.store.tokenizer_state)
+        self.tokenizer = pl_module.store.tokenizer
         self.question: list[int] = []
         if "" in self.prompts:
             questions = (first_question(chats) for chats in pl_module.store.chats)
