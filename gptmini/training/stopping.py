@@ -72,30 +72,27 @@ class Stopping(L.Callback):
             with self.signals:
                 trainer.fit(module, data)
         except Stop as stop:
-            return StopReason(
-                signal=stop.number,
-                between_steps=True,
-                call_original_handler=self._call_original_handler,
-            )
+            number = stop.number
         except (SystemExit, KeyboardInterrupt):
             if not self.signals.number:
                 raise
             # On a second Ctrl-C, Lightning raises SystemExit. It also raises SystemExit if a SIGTERM arrives before
             # on_train_start.
             return StopReason(signal=self.signals.number)
+        else:
+            # A callback such as EarlyStopping may have ended the run in the last validation.
+            callbacks = trainer.callbacks  # pyrefly: ignore[missing-attribute]
+            is_ended = any(getattr(each, "stopping_reason_message", "") for each in callbacks)
+            if is_ended or not self.late:
+                return StopReason()
+            number = self.signals.number  # a signal may have arrived during the last validation
 
-        # A callback such as EarlyStopping may have ended the run in the last validation.
-        callbacks = trainer.callbacks  # pyrefly: ignore[missing-attribute]
-        is_ended = any(getattr(callback, "stopping_reason_message", "") for callback in callbacks)
-        if self.late and not is_ended:
-            # A signal may have arrived during the last validation.
-            return StopReason(
-                signal=self.signals.number,
-                late=not self.signals.number,
-                between_steps=True,
-                call_original_handler=self._call_original_handler,
-            )
-        return StopReason()
+        return StopReason(
+            signal=number,
+            late=not number,
+            between_steps=True,
+            call_original_handler=self._call_original_handler,
+        )
 
     def _call_original_handler(self) -> None:
         """Call the handler that the signal had before the run, except Python's, which would print a traceback."""
