@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import Any, NoReturn
 
-from gptmini.model import RMS_NORM_EPS, GPTConfig
+from gptmini.model import NORM_EPS, GPTConfig
 from gptmini.system.errors import UserError
 
 
@@ -133,7 +133,7 @@ _NANOCHAT = Architecture(
         "qk_norm": True,
         "embedding_norm": True,
     },
-    their_values={"rms_norm_eps": RMS_NORM_EPS, "attention_bias": False},
+    their_values={"rms_norm_eps": NORM_EPS["rmsnorm"], "attention_bias": False},
     settings=_ROTARY_SETTINGS | {"logit_softcap": "final_logit_softcapping"},
     activation="hidden_act",
     activations={"relu2": "relu2"},

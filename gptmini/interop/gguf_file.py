@@ -19,7 +19,7 @@ from gptmini.interop.folder_settings import parse_source_settings, special_ids
 from gptmini.interop.gguf_tokenizer import add_tokenizer
 from gptmini.interop.hugging_face import to_hugging_face
 from gptmini.interop.llama import ROTATED_SUFFIXES
-from gptmini.model import GPT, RMS_NORM_EPS
+from gptmini.model import GPT, NORM_EPS
 from gptmini.system.errors import UserError
 from gptmini.system.files import flush_file, install_command, naming, temporary_beside
 from gptmini.tokenizer import Tokenizer
@@ -140,7 +140,7 @@ def _add_sizes(writer: "gguf.GGUFWriter", model: GPT, kind: str) -> None:
 
     assert config.rotary_base is not None
     writer.add_head_count_kv(config.n_kv_heads or config.n_heads)
-    writer.add_layer_norm_rms_eps(config.norm_eps or RMS_NORM_EPS)
+    writer.add_layer_norm_rms_eps(config.norm_eps or NORM_EPS["rmsnorm"])
     writer.add_key_length(config.head_width)
     writer.add_value_length(config.head_width)
     writer.add_rope_dimension_count(config.head_width)

@@ -16,7 +16,7 @@ from torch import Tensor
 from typing_extensions import TypedDict  # pydantic requires this class before Python 3.12
 
 from gptmini.interop.architectures import check_setting, refuse
-from gptmini.model import RMS_NORM_EPS, GPTConfig
+from gptmini.model import NORM_EPS, GPTConfig
 from gptmini.system.errors import UserError
 
 KINDS = ("llama", "mistral", "qwen2", "qwen3")
@@ -67,7 +67,7 @@ def settings_of(config: dict, kind: str) -> dict[str, Any]:
     attention_bias = "qkv" if kind == "qwen2" else config.get("attention_bias", False)
     return {
         "d_head": config.get("head_dim"),
-        "norm_eps": config.get("rms_norm_eps", RMS_NORM_EPS),
+        "norm_eps": config.get("rms_norm_eps", NORM_EPS["rmsnorm"]),
         "bias": bias,
         "attention_bias": attention_bias if attention_bias != bias else None,
         "qk_norm": "gain" if kind == "qwen3" else False,
@@ -84,7 +84,7 @@ def their_settings(config: GPTConfig, kind: str) -> dict[str, Any]:
 
     settings = {
         "head_dim": config.head_width,
-        "rms_norm_eps": config.norm_eps or RMS_NORM_EPS,
+        "rms_norm_eps": config.norm_eps or NORM_EPS["rmsnorm"],
         "rope_theta": config.rotary_base,
         "rope_scaling": rope if scaling else None,
         "rope_parameters": {**rope, "rope_theta": config.rotary_base},

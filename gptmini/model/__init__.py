@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from gptmini.model.gpt import meta_gpt as meta_gpt
     from gptmini.model.gpt import new_gpt as new_gpt
     from gptmini.model.gpt_cache import GPTCache as GPTCache
-    from gptmini.model.layers import RMS_NORM_EPS as RMS_NORM_EPS
     from gptmini.model.loss import next_token_loss as next_token_loss
     from gptmini.model.loss import split_rows as split_rows
     from gptmini.model.loss import training_loss as training_loss

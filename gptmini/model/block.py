@@ -3,8 +3,8 @@
 from torch import Tensor, nn
 
 from gptmini.attention import CausalMultiHeadAttention, LayerCache, Rotary
-from gptmini.model.config import GPTConfig
-from gptmini.model.layers import MLP, RMS_NORM_EPS, new_norm
+from gptmini.model.config import NORM_EPS, GPTConfig
+from gptmini.model.layers import MLP, new_norm
 from gptmini.model.smear import Smear, SmearHistory
 
 
@@ -25,7 +25,7 @@ class Block(nn.Module):
             bias=config.bias if config.attention_bias is None else config.attention_bias,
             dropout=config.dropout,
             qk_norm=config.qk_norm,
-            qk_norm_eps=config.norm_eps or RMS_NORM_EPS,
+            qk_norm_eps=config.norm_eps or NORM_EPS["rmsnorm"],
             scale=config.attention_scale,
         )
 

@@ -10,8 +10,6 @@ from torch.nn import functional as F
 from gptmini.attention import Linear
 from gptmini.model.config import NORM_EPS, ModelSettings
 
-RMS_NORM_EPS = NORM_EPS["rmsnorm"]
-
 
 def relu2(x: Tensor) -> Tensor:
     """Return the squared ReLU (So et al. 2021, section 4.2)."""
