@@ -282,7 +282,7 @@ class Announcer:
         if best is not None:
             loss = f"val loss {best.loss:.4f}, {best.bits_per_byte:.4f} bits per byte"
             self.print_topic("best", f"{loss}, step {best.step}")
-        elif module.evaluation is not None and math.isfinite(module.evaluation.loss):
+        elif math.isfinite(module.evaluation.loss):
             self.print_topic("best", "none: the checkpoint could not be saved")
         else:
             reason = "no validation loss was finite; try a lower optimizer.lr"

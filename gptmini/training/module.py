@@ -20,6 +20,7 @@ Lightning calls the hooks of GPTModule in this order:
 """
 
 import hashlib
+import math
 from collections.abc import Callable
 from functools import partial
 
@@ -105,7 +106,8 @@ class GPTModule(L.LightningModule):
         # Returns the stop request of this rank. The request is the number of the signal (0: no signal), and whether
         # the time limit must end the run.
         self.stop_request: Callable[[], tuple[int, bool]] = lambda: (0, False)
-        self.evaluation: Evaluation | None = None  # result of the latest validation
+        # Result of the latest validation. The loss is NaN before the first validation.
+        self.evaluation = Evaluation(loss=math.nan, n_tokens=0, bits_per_byte=math.nan)
 
         # A resumed run restores its counts of bad steps, the latest step that was followed by a validation, and the
         # optimizer state. The keys of the optimizer state are the parameter names in the state_dict of the checkpoint.
@@ -315,12 +317,6 @@ class GPTModule(L.LightningModule):
     def tokens_per_step(self) -> int:
         """The number of training tokens of an optimizer step, over all devices."""
         return self.settings.global_batch_size * self.model.config.context_length
-
-    @property
-    def latest_evaluation(self) -> Evaluation:
-        """The result of the latest validation. Callbacks that run at the end of a validation use it."""
-        assert self.evaluation is not None
-        return self.evaluation
 
     def on_save_checkpoint(self, checkpoint: dict) -> None:
         """Add the data for sampling and for resuming with any number of processes. Every process must call this."""

@@ -50,7 +50,7 @@ def test_a_run_ends_if_it_is_worse_than_the_median(
     )
     module = SimpleNamespace(
         settings=SimpleNamespace(validation_due=lambda step: step % 5 == 0),
-        latest_evaluation=SimpleNamespace(bits_per_byte=bits),
+        evaluation=SimpleNamespace(bits_per_byte=bits),
     )
     pruning = Pruning(**{"startup": 3, "warmup": 0} | options)
     pruning.on_validation_end(trainer, module)

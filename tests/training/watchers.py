@@ -51,7 +51,7 @@ class Figures(L.Callback):
     def on_validation_end(self, trainer, module):
         step = trainer.global_step
         assert step not in self.validations, f"step {step} validated twice"
-        self.validations[step] = module.latest_evaluation.loss
+        self.validations[step] = module.evaluation.loss
 
 
 class Seen(Logger):

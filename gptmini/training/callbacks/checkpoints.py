@@ -78,7 +78,7 @@ class RunCheckpoints(L.Callback):
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: GPTModule) -> None:
         """Save best.ckpt if the validation loss is the lowest so far. Save last.ckpt if the step is due."""
-        evaluation = pl_module.latest_evaluation
+        evaluation = pl_module.evaluation
         best_before = self.best
         is_lowest = best_before is None or evaluation.loss < best_before.loss
 

@@ -71,7 +71,7 @@ class Pictures(L.Callback):
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: GPTModule) -> None:
         """Draw and log attention, if a logger accepts images and the loss is finite."""
-        if not run_loggers(trainer) or not math.isfinite(pl_module.latest_evaluation.loss):
+        if not run_loggers(trainer) or not math.isfinite(pl_module.evaluation.loss):
             return
         model = pl_module.full_model()
         if model is None:

@@ -40,7 +40,7 @@ class Pruning(L.Callback):
                 others += [line[BITS] for line in lines if line["step"] == step]
 
         is_worse = len(others) >= self.startup and (
-            pl_module.latest_evaluation.bits_per_byte > median(others)
+            pl_module.evaluation.bits_per_byte > median(others)
         )
         if trainer.strategy.broadcast(is_worse):  # the ranks may have read different files
             self.stopping_reason_message = f"other runs of the sweep did better at step {step}"

@@ -72,7 +72,7 @@ class Samples(L.Callback):
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: GPTModule) -> None:
         """Generate and log the samples on the first process, unless the validation loss is not finite."""
-        if not math.isfinite(pl_module.latest_evaluation.loss):
+        if not math.isfinite(pl_module.evaluation.loss):
             return
         model = pl_module.full_model()
         if model is None:

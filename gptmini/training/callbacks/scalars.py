@@ -133,7 +133,7 @@ class Scalars(L.Callback):
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: GPTModule) -> None:
         """Log the validation, and start to time the next step."""
-        evaluation = pl_module.latest_evaluation
+        evaluation = pl_module.evaluation
         metrics = {"val/loss": evaluation.loss, "val/bits_per_byte": evaluation.bits_per_byte}
         if self.train_loss is not None:
             metrics["val/gap"] = evaluation.loss - self.train_loss
