@@ -61,7 +61,7 @@ class BytePairTokenizer(Tokenizer):
 
         Short texts are read ahead and encoded together. The ids are not converted to Python objects.
         """
-        for group in group_texts(texts, GROUP):
+        for group in group_texts(texts):
             yield from self._encode_group(group)
 
     def to_dict(self) -> dict:
@@ -152,12 +152,12 @@ def gpt2(documents: Iterable[Document]) -> BytePairTokenizer:
     return BytePairTokenizer(SPLIT_PATTERN, ranks)
 
 
-def group_texts(texts: Iterable[str], size: int) -> Iterator[list[str]]:
-    """Group texts in order, with at most `size` characters per group. A text that is longer gets its own group."""
+def group_texts(texts: Iterable[str]) -> Iterator[list[str]]:
+    """Group texts in order, with at most GROUP characters per group. A text that is longer gets its own group."""
     group: list[str] = []
     n_characters = 0
     for text in texts:
-        if group and n_characters + len(text) > size:
+        if group and n_characters + len(text) > GROUP:
             yield group
             group = []
             n_characters = 0

@@ -35,10 +35,9 @@ class CharTokenizer(Tokenizer):
         self.bytes_of = {i: token.encode() for i, token in enumerate(tokens)}
         self.n_vocab = len(self.bytes_of)
 
-        # Map each code point, up to the largest, to its id. An unknown code point maps to an id after the vocabulary.
+        # Map each code point, up to the largest, to its id. An unknown code point maps to n_vocab.
         codes = _code_points(characters)
-        self._unknown = self.n_vocab
-        self._id_of = np.full(int(codes.max()) + 2, self._unknown, dtype=np.uint32)
+        self._id_of = np.full(int(codes.max()) + 2, self.n_vocab, dtype=np.uint32)
         self._id_of[codes] = np.arange(len(codes), dtype=np.uint32)
 
     def encode_batch(self, texts: Iterable[str]) -> Iterator[np.ndarray]:
@@ -47,7 +46,7 @@ class CharTokenizer(Tokenizer):
         for text in texts:
             codes = _code_points(text)
             ids = self._id_of[np.minimum(codes, largest)]
-            unknown = np.flatnonzero(ids == self._unknown)
+            unknown = np.flatnonzero(ids == self.n_vocab)
             if unknown.size:
                 position = int(unknown[0])
                 character = text[position]

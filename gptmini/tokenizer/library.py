@@ -12,7 +12,7 @@ from pydantic import NonNegativeInt, PositiveInt, validate_call
 
 from gptmini.settings import STRICT
 from gptmini.system.errors import UserError
-from gptmini.tokenizer.byte_pairs import GROUP, group_texts
+from gptmini.tokenizer.byte_pairs import group_texts
 from gptmini.tokenizer.chat.coder import ChatVocabulary
 from gptmini.tokenizer.chat.encoder import chat_encoder_of
 from gptmini.tokenizer.letters import letters_to_bytes
@@ -89,7 +89,7 @@ class LibraryTokenizer(Tokenizer):
 
     def encode_batch(self, texts: Iterable[str]) -> Iterator[np.ndarray]:
         """Yield the ids of each text as a uint32 array of shape (n,). Short texts are encoded together."""
-        for group in group_texts(texts, GROUP):
+        for group in group_texts(texts):
             with library_errors("the tokenizer cannot encode text"):
                 try:
                     encoded = self._tokenizer.encode_batch_fast(group, add_special_tokens=False)

@@ -92,8 +92,9 @@ def encode_chats(
     for document in documents:
         messages, tools = parse_chat(document.text)
         report.add_roles(message["role"] for message in messages)
+        encoder = chats.with_names({"tools": tools})
         try:
-            ids, is_counted = chats.encode(messages, tools=tools, loss_on=corpus.loss_on)
+            ids, is_counted = encoder.encode(messages, loss_on=corpus.loss_on)
         except UserError as error:
             place = f"{document.where}: " if document.where else ""
             problem = f"{place}cannot encode the chat: {error}"

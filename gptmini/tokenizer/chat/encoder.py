@@ -33,15 +33,15 @@ from gptmini.tokenizer.chat.template import (
 from gptmini.tokenizer.rust_errors import library_errors
 from gptmini.tokenizer.tokenizer import Tokenizer
 
-NO_CHAT_TEMPLATE = "the tokenizer has no chat template; fine-tune with data.template=chat, or import a model with one"
-
 
 # Building an encoder loads the tokenizer once more. A program uses few tokenizers.
 @lru_cache(maxsize=4)
 def chat_encoder_of(tokenizer: Tokenizer) -> "ChatEncoder":
     """Return the encoder of chats for a tokenizer. Raises UserError if its chat template is missing or invalid."""
     if tokenizer.chat_template is None:
-        raise UserError(NO_CHAT_TEMPLATE)
+        raise UserError(
+            "the tokenizer has no chat template; fine-tune with data.template=chat, or import a model with one"
+        )
     return ChatEncoder(tokenizer.chat_template, tokenizer.chat_vocabulary())
 
 
@@ -72,17 +72,13 @@ class ChatEncoder:
         self._words = vocabulary.words
 
     def with_names(self, names: Mapping[str, object]) -> "ChatEncoder":
-        """Return an encoder whose template may also use these names."""
+        """Return an encoder whose template may also use these names, such as tools."""
         encoder = copy(self)
         encoder._template = self._template.with_names(names)
         return encoder
 
     def encode(
-        self,
-        messages: Sequence[Message],
-        *,
-        tools: Sequence[dict[str, Any]] | None = None,
-        loss_on: str = "answers",
+        self, messages: Sequence[Message], *, loss_on: str = "answers"
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return the ids of a chat, uint32 (n,), and for each id whether the loss counts it, bool (n,).
 
@@ -93,8 +89,6 @@ class ChatEncoder:
 
         Raises RefusedChatError if the template rejects the messages, splits special tokens in them, or hides answers.
         """
-        if tools is not None:
-            return self.with_names({"tools": tools}).encode(messages, loss_on=loss_on)
         messages = [rename_thoughts(message) for message in messages]
         text = self._template.render(messages)
         ids, places = self._encode_text(messages, text)
