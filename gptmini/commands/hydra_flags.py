@@ -27,7 +27,6 @@ from gptmini.configuration.overrides import quote_for_hydra
 from gptmini.configuration.request import key_of
 from gptmini.configuration.texts import is_override, override_for, texts_as_overrides, without_keys
 from gptmini.configuration.user_modules import allow_user_modules
-from gptmini.runs import named_run
 from gptmini.system.errors import UserError
 from gptmini.system.files import CONFIGS
 from gptmini.system.process import MISUSE, mute
@@ -188,6 +187,8 @@ def _is_value(word: str) -> bool:
 
 def _check_jobs_differ(overrides: Sequence[str]) -> None:
     """Raise UserError if all jobs would train the same run, or if a job would start with the weights of another job."""
+    from gptmini.runs import named_run  # imports pydantic, which is slow
+
     for line in overrides:
         key, value = key_of(line), line.partition("=")[2]
         if key in ("folder", "resume") and "," not in value and "${" not in value:

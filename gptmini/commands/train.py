@@ -4,17 +4,15 @@ import sys
 import time
 
 from gptmini.commands.hydra_flags import run_hydra_command
-from gptmini.configuration.building import as_yaml, build_settings
 from gptmini.configuration.compose import Composition
-from gptmini.configuration.stored import resolve_configuration, settings_of
 from gptmini.console.printing import print_lines
 from gptmini.console.progress import Watcher
 from gptmini.system.errors import UserError
 from gptmini.system.world import this_world
 from gptmini.training import Ranks
 
-# Importing gptmini.job.train or gptmini.job.dry_run takes seconds, because they import torch and Lightning. So each
-# command checks all keys and values before this import.
+# A wrong key is reported before pydantic is imported (0.1 s), and a wrong value before torch and Lightning are imported
+# (seconds). So the functions below import gptmini.configuration.stored, and gptmini.job after the checks.
 
 
 def main(arguments: list[str]) -> None:
@@ -35,6 +33,8 @@ def run_job(composition: Composition) -> float | None:
 
             result = train_as_follower(ranks, began=began)
         else:
+            from gptmini.configuration.stored import settings_of
+
             settings, request = settings_of(composition)
             from gptmini.job.train import train
 
@@ -51,6 +51,8 @@ def estimate(composition: Composition) -> None:
     began = time.monotonic()
     if this_world().rank > 0:
         return
+    from gptmini.configuration.stored import settings_of
+
     settings, request = settings_of(composition)
     resume = settings.root.resume
     if resume is not None:
@@ -69,6 +71,9 @@ def show_configuration(composition: Composition) -> None:
 
     If budget=, epochs= or init_from= is set, prepare the text before printing, because some values depend on the text.
     """
+    from gptmini.configuration.building import as_yaml, build_settings
+    from gptmini.configuration.stored import resolve_configuration
+
     began = time.monotonic()
     plain, request = resolve_configuration(composition)
     is_new_run = "verify" not in plain and plain["resume"] is None  # verify is a key of prepare

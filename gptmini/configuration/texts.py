@@ -8,9 +8,9 @@ from pathlib import Path
 from gptmini.configuration.keys import files_of_group, groups, known_keys
 from gptmini.configuration.overrides import as_override, quoted
 from gptmini.configuration.request import key_of
-from gptmini.runs import is_run
 from gptmini.system.errors import UserError, did_you_mean, value_text
 from gptmini.system.files import exists, expand_home
+from gptmini.system.untrusted import is_run_config
 
 SPLIT_LIST = ("]", "}", ",")  # the ends of the words into which a shell splits a list or a mapping
 
@@ -102,7 +102,7 @@ def _check_spaces(words: Sequence[str]) -> None:
 def _check_text(word: str, words: Sequence[str]) -> None:
     if not _exists(word):
         raise UserError(_not_a_text(word))
-    if exists(word) and is_run(Path(word)):
+    if exists(word) and is_run_config(Path(word) / "config.yaml"):
         resume, init_from = override_for("resume", word), override_for("init_from", word)
         raise UserError(f"{word} is a run, not a text; write {resume} or {init_from}")
 

@@ -174,7 +174,6 @@ def test_the_tokens_of_a_prepared_folder_are_shown_without_torch(trained):
 @pytest.mark.parametrize(
     "command",
     [
-        "train trainer.max_stepz=4",
         "train seed=-1",
         "train model.dropout=1.5 --dry-run",
         "train optimizer.lr=x",
@@ -185,8 +184,16 @@ def test_the_tokens_of_a_prepared_folder_are_shown_without_torch(trained):
         "sweep optimizer.lr=x,y",
     ],
 )
-def test_a_mistake_is_told_before_what_takes_seconds_is_imported(command):
+def test_a_wrong_value_is_told_before_what_takes_seconds_is_imported(command):
     assert loaded_by(command) & {"torch", "lightning", "pydantic"} == {"pydantic"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", ["train trainer.max_stepz=4", "train nokey=1", "train --help"])
+def test_the_help_and_a_wrong_key_are_told_without_pydantic(command):
+    loaded = loaded_by(command)
+    assert "hydra" in loaded
+    assert not loaded & {"torch", "lightning", "pydantic"}
 
 
 def test_a_missing_run_is_reported_without_torch():
