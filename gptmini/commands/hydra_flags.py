@@ -19,11 +19,11 @@ from gptmini.configuration.compose import (
     as_user_errors,
     check_root,
     compose,
+    quote_for_hydra,
     request_of_job,
 )
 from gptmini.configuration.keys import groups, known_keys, nearest_key
 from gptmini.configuration.messages import explain
-from gptmini.configuration.overrides import quote_for_hydra
 from gptmini.configuration.request import key_of
 from gptmini.configuration.texts import is_override, override_for, texts_as_overrides, without_keys
 from gptmini.configuration.user_modules import allow_user_modules

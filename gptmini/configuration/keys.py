@@ -9,7 +9,6 @@ from gptmini.system.errors import similar
 from gptmini.system.files import CONFIGS
 from gptmini.system.untrusted import read_yaml
 
-COMPOSED = ("train", "prepare", "sweep")  # commands whose configuration Hydra composes
 # Groups of named parts. A user adds parts with +GROUP.NAME.
 PART_GROUPS = ("callbacks", "logger")
 # Words of other programs and of everyday speech for keys and overrides of gptmini. nearest_key would find a wrong key.
@@ -48,18 +47,6 @@ def groups() -> list[str]:
     return sorted(path.name for path in CONFIGS.iterdir() if path.is_dir())
 
 
-def root_keys(command: str) -> set[str]:
-    """Return the keys at the root of a command's configuration, including its groups."""
-    tree = read_yaml(CONFIGS / f"{command}.yaml", trusted=True)
-    keys = tree.keys() - {"defaults", "hydra"}
-    for entry in tree["defaults"]:
-        if isinstance(entry, dict):
-            keys |= {name for name in entry if not name.startswith("override ")}
-        elif entry != "_self_":
-            keys |= root_keys(entry)
-    return keys - {"experiment"}
-
-
 @cache
 def known_keys() -> dict[str, list[str]]:
     """Map each key of gptmini's own configurations to the options that contain it. A root key has none."""
@@ -89,9 +76,11 @@ def unknown_key(key: str) -> str:
     group = key.partition(".")[0]
     if key in options:
         having = [f"{group}={option}" for option in options[key]]
-        if not having or group == "sweep":
-            having = [f"gptmini {command}" for command in COMPOSED if group in root_keys(command)]
-            having = having[:1]  # gptmini prepare accepts the keys of gptmini train, too
+        if group == "sweep":
+            having = ["gptmini sweep"]
+        elif not having:
+            is_of_prepare = key in read_yaml(CONFIGS / "prepare.yaml", trusted=True)
+            having = ["gptmini prepare" if is_of_prepare else "gptmini train"]
         message = f"{key} requires {' or '.join(having)}"
         if key == "data.path":
             message += "; for a text, add data=text or write gptmini train FILE"
@@ -121,16 +110,6 @@ def nearest_key(key: str) -> str:
     # The option logger=wandb turns on the part logger.wandb.
     group, _, name = nearest.rpartition(".")
     return f"{group}={name}" if name in known_keys().get(nearest, ()) else nearest
-
-
-def unknown_root_key(key: str) -> str:
-    """Return the message for an unknown key at the root of a configuration."""
-    if key == "experiment":
-        return "the first line in the file of an experiment must be: # @package _global_"
-    group, dot, name = key.partition(".")
-    if dot:
-        return f"{key} is not a key in a file; write {group}: {{{name}: ...}}"
-    return unknown_key(key)
 
 
 def chosen_by_experiment(request: UserRequest) -> set[str]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Glob, IntervalSweep, Override
 
-from gptmini.configuration.overrides import quote_for_hydra, quoted
+from gptmini.configuration.compose import quote_for_hydra, quoted
 from gptmini.configuration.request import key_of
 from gptmini.key_table import keys_with
 from gptmini.sweep import Space

@@ -5,8 +5,8 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
+from gptmini.configuration.compose import as_override, quoted
 from gptmini.configuration.keys import files_of_group, groups, known_keys
-from gptmini.configuration.overrides import as_override, quoted
 from gptmini.configuration.request import key_of
 from gptmini.system.errors import UserError, did_you_mean, value_text
 from gptmini.system.files import exists, expand_home

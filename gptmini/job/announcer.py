@@ -9,9 +9,9 @@ from functools import partial
 import numpy as np
 
 from gptmini.checkpoint import TrainingState
+from gptmini.configuration.compose import as_override
 from gptmini.configuration.init_from import takes_finetune
 from gptmini.configuration.keys import user_component_overrides
-from gptmini.configuration.overrides import as_override
 from gptmini.configuration.request import UserRequest
 from gptmini.console.numbers import duration, rounded, with_prefix
 from gptmini.console.printing import command_line, sampling_command

@@ -10,7 +10,7 @@ from torch.distributed.elastic.multiprocessing import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher import api
 
-from gptmini.configuration.overrides import as_override
+from gptmini.configuration.compose import as_override
 from gptmini.configuration.request import UserRequest, key_of
 from gptmini.system.errors import RanksFailed
 from gptmini.system.process import LAUNCHER, OUT_OF_RESOURCES, SHUTDOWN_TIMEOUT

@@ -9,7 +9,7 @@ from operator import attrgetter
 from statistics import fmean, stdev
 from typing import Any
 
-from gptmini.configuration.overrides import key_of
+from gptmini.configuration.request import key_of
 from gptmini.console.printing import print_topic
 from gptmini.console.table import aligned
 from gptmini.job.sweep_trials import ENDED, Row, Trials

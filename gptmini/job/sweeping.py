@@ -6,9 +6,9 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from gptmini.configuration.compose import compose
+from gptmini.configuration.compose import as_override, compose
 from gptmini.configuration.init_from import fit_context
-from gptmini.configuration.overrides import as_override, key_of
+from gptmini.configuration.request import key_of
 from gptmini.configuration.stored import settings_of
 from gptmini.console.printing import print_topic
 from gptmini.console.progress import Watcher

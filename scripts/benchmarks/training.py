@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
-from gptmini.configuration.overrides import quoted
+from gptmini.configuration.compose import quoted
 from gptmini.optim import set_learning_rate
 from gptmini.system.errors import UserError
 from gptmini.system.hardware import clock

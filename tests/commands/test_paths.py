@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
-from gptmini.configuration.overrides import as_override, quote_for_hydra, quoted
+from gptmini.configuration.compose import as_override, quote_for_hydra, quoted
 from gptmini.system.untrusted import read_yaml
 
 # Each has characters that Hydra's grammar lacks or interprets.

@@ -9,7 +9,7 @@ import lightning as L
 import torch
 from omegaconf import OmegaConf
 
-from gptmini.configuration.overrides import quoted
+from gptmini.configuration.compose import quoted
 from gptmini.system.hardware import choose_hardware, memory, peak_flops
 from gptmini.training import GPTModule
 
