@@ -69,15 +69,10 @@ def load_for_sampling(
 
 def source_of(path: str | Path) -> ModelSource:
     """Read everything about a model except its weights. path is the same as for load."""
-    return folder_source(Path(path)) if _is_hugging_face(path) else checkpoint_source(path)
+    path = Path(path)
+    if not _is_hugging_face(path):
+        return checkpoint_source(path)
 
-
-def _is_hugging_face(path: str | Path) -> bool:
-    return (Path(path) / "config.json").is_file()
-
-
-def folder_source(path: Path) -> ModelSource:
-    """Return the model of a Hugging Face folder."""
     config, tokenizer = interop.read_sizes(path)
     return ModelSource(
         path=path,
@@ -86,6 +81,10 @@ def folder_source(path: Path) -> ModelSource:
         model=partial(interop.read_model, path),
         published=interop.read_source_settings(path),
     )
+
+
+def _is_hugging_face(folder: Path) -> bool:
+    return (folder / "config.json").is_file()
 
 
 def checkpoint_source(path: str | Path) -> ModelSource:

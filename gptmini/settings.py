@@ -77,24 +77,6 @@ SAMPLE_TOKENS = 200
 CHAT_TOKENS = 512  # maximum number of tokens of an answer in chat and serve
 SAMPLE_BATCH_SIZE = 8
 
-# With trainer.val_every_steps=auto, a validation runs every VAL_STEPS steps. A run that is too short for this validates
-# MIN_VALIDATIONS times, because the trend of the loss needs several points.
-VAL_STEPS = 200
-MIN_VALIDATIONS = 4
-
-
-def validation_interval(val_every_steps: int | str, max_steps: int) -> int:
-    """Return the number of steps between two validations of a run of max_steps steps.
-
-    'auto' means VAL_STEPS, or max_steps / MIN_VALIDATIONS if VAL_STEPS gives fewer validations.
-    """
-    if isinstance(val_every_steps, int):
-        return val_every_steps
-    n_validations = math.ceil(max_steps / VAL_STEPS)
-    if n_validations >= MIN_VALIDATIONS:
-        return VAL_STEPS
-    return max(1, max_steps // MIN_VALIDATIONS)
-
 
 def _plain_name(name: str) -> str:
     if name in ("", ".", "..") or set(name) & set("/\\\0"):

@@ -31,7 +31,7 @@ def main(arguments: list[str]) -> None:
 def run_job(composition: Composition) -> None:
     """Tokenise a text unless it is already prepared, and print the folder and the size of each split."""
     for key in sorted(keys_with("of_run")):
-        value = composition.value(key)
+        value = composition.config.get(key)
         if value is not None:
             raise UserError(f"gptmini prepare does not train a run; leave out {key}={value}")
     plain, request = resolve_configuration(composition)

@@ -147,19 +147,14 @@ def _components(plain: Mapping[str, Any], group: str) -> list[Component]:
         if values is None:
             continue
         key = f"{group}.{name}"
-        is_known = key in known_keys()
         if isinstance(values, dict) and "_target_" in values:
             components.append(Component(key, values))
-        elif is_known and isinstance(values, dict):
+        elif isinstance(values, dict) and key in known_keys():
             raise UserError(unknown_key(key))
-        elif is_known:
-            raise UserError(
-                f"{key} must be a mapping, or null to turn it off, got {value_text(values)}"
-            )
         else:
             close = nearest_key(key)
-            hint = f"; or did you mean {close}?" if close else ""
+            hint = f"; or did you mean {close}?" if close not in ("", key) else ""
             raise UserError(
-                f"{key} must name its class with the key _target_, got {value_text(values)}{hint}"
+                f"{key} must be null or name its class with the key _target_, got {value_text(values)}{hint}"
             )
     return components

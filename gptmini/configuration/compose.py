@@ -38,10 +38,6 @@ class Composition(NamedTuple):
     config: DictConfig
     request: UserRequest
 
-    def value(self, key: str) -> Any:
-        """Return the value of a dotted key, or None if the key is unknown."""
-        return OmegaConf.select(self.config, key)
-
     def plain(self) -> dict[str, Any]:
         """Return the values of all keys, without interpolations. Raise UserError if a required value is missing."""
         missing = sorted(OmegaConf.missing_keys(self.config))

@@ -112,19 +112,6 @@ def nearest_key(key: str) -> str:
     return f"{group}={name}" if name in known_keys().get(nearest, ()) else nearest
 
 
-def chosen_by_experiment(request: UserRequest) -> set[str]:
-    """Return the keys that the chosen experiment sets, and the groups for which it chooses an option."""
-    chosen = set()
-    for file in option_files("experiment", request.choices.get("experiment"), request.config_dir):
-        tree = read_yaml(file, trusted=True)
-        keys = set(_keys_of(tree, ""))
-        chosen |= {key for key in keys if not any(other.startswith(f"{key}.") for other in keys)}
-        for entry in tree.get("defaults", []):
-            if isinstance(entry, dict):
-                chosen |= {name.removeprefix("override ").removeprefix("/") for name in entry}
-    return chosen
-
-
 def option_files(group: str, option: str | None, config_dir: str | None) -> Iterator[Path]:
     """Yield the file of an option, after the files of the options in its defaults list."""
     for file in files_of_group(group, config_dir):
@@ -164,10 +151,13 @@ def is_requested(key: str, request: UserRequest) -> bool:
 def is_chosen_by_experiment(key: str, request: UserRequest) -> bool:
     """Whether the experiment sets a key, or chooses the option of its group."""
     group = key.partition(".")[0]
-    return any(
-        chosen == group or key == chosen or chosen.startswith(f"{key}.")
-        for chosen in chosen_by_experiment(request)
-    )
+    for file in option_files("experiment", request.choices.get("experiment"), request.config_dir):
+        tree = read_yaml(file, trusted=True)
+        choices = [entry for entry in tree.get("defaults", []) if isinstance(entry, dict)]
+        chosen = {name.removeprefix("override ").strip("/") for entry in choices for name in entry}
+        if group in chosen or key in _keys_of(tree, ""):
+            return True
+    return False
 
 
 def user_component_overrides(overrides: Sequence[str]) -> list[str]:

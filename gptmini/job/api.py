@@ -47,14 +47,13 @@ def _train(overrides: Sequence[str]) -> TrainingResult:
             f"gptmini.train trains in one process, but {world.launcher} started several processes; "
             "run the command gptmini train"
         )
-    composition = compose("train", texts_as_overrides(overrides))
-    devices = composition.value("trainer.devices")
-    if devices not in (1, "auto"):
+    settings, request = settings_of(compose("train", texts_as_overrides(overrides)))
+    devices = settings.trainer.devices_here
+    if devices > 1:
         raise UserError(
             f"trainer.devices must be 1 in gptmini.train, got {devices}; for more, run the command gptmini train"
         )
 
-    settings, request = settings_of(composition)
     with restore_logging(), Ranks(world) as ranks:
         result = train(ranks, settings, request, began=began)
     assert result is not None  # train returns None only if it launches ranks

@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 from pydantic.dataclasses import dataclass
 
-from gptmini.settings import STRICT, Time, seconds_of, validation_interval
+from gptmini.settings import STRICT, Time, seconds_of
 from gptmini.system.errors import UserError
 from gptmini.system.world import World
 
@@ -15,6 +15,10 @@ MOST_THREADS = 1024  # torch itself has no limit, and too many threads make the 
 # Maximum number of sequences in a step. If a run also has at most 2^31 steps, all numbers of its sequences fit into
 # 64 bits.
 LARGEST_BATCH = 2**31
+# With val_every_steps=auto, a validation runs every VAL_STEPS steps. A run that is too short for this validates
+# MIN_VALIDATIONS times, because the trend of the loss needs several points.
+VAL_STEPS = 200
+MIN_VALIDATIONS = 4
 LONGEST_TIMEOUT = 86400 * 7  # a week, in seconds; a user who sets more probably used a wrong unit
 
 
@@ -123,7 +127,11 @@ class TrainerSettings:
     @property
     def validation_interval(self) -> int:
         """The value of val_every_steps as a number."""
-        return validation_interval(self.val_every_steps, self.max_steps)
+        if isinstance(self.val_every_steps, int):
+            return self.val_every_steps
+        if self.max_steps > (MIN_VALIDATIONS - 1) * VAL_STEPS:
+            return VAL_STEPS
+        return max(1, self.max_steps // MIN_VALIDATIONS)
 
     def validation_due(self, step: int) -> bool:
         """Return whether a validation runs after optimizer step number `step`."""

@@ -9,10 +9,9 @@ from torch import Tensor
 
 from gptmini.data import split_windows
 from gptmini.model import GPT
-from gptmini.settings import MIN_VALIDATIONS
 from gptmini.system.hardware import Hardware, clock
 from gptmini.training.module import GPTModule
-from gptmini.training.trainer_settings import TrainerSettings
+from gptmini.training.trainer_settings import MIN_VALIDATIONS, TrainerSettings
 
 # Seconds that a run needs in addition to its steps and validations. They pass before the command starts its clock, and
 # at the end of the run.
