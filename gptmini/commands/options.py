@@ -48,10 +48,6 @@ class Parser(argparse.ArgumentParser):
         """Create the parser. Options must not be abbreviated, because a new option could change their meaning."""
         super().__init__(allow_abbrev=False, **settings)
 
-    def flags(self) -> list[str]:
-        """Return the long options."""
-        return re.findall(r"--[\w-]+", self.format_usage())
-
     def similar_flag(self, word: str) -> str:
         """Return the option that an unknown word probably means, or an empty string.
 
@@ -59,11 +55,12 @@ class Parser(argparse.ArgumentParser):
         """
         if len(word.lstrip("-")) == 1:
             return ""
+        flags = re.findall(r"--[\w-]+", self.format_usage())
         meant = "--" + word.partition("=")[0].lstrip("-").replace("_", "-")
         if not word.startswith("-"):
-            return meant if meant in self.flags() else ""
-        abbreviated = [flag for flag in self.flags() if flag.startswith(meant)]
-        return abbreviated[0] if abbreviated else similar(meant, self.flags(), ALIKE)
+            return meant if meant in flags else ""
+        abbreviated = [flag for flag in flags if flag.startswith(meant)]
+        return abbreviated[0] if abbreviated else similar(meant, flags, ALIKE)
 
     def error(self, message: str) -> NoReturn:
         """Print argparse's error as one line, and exit with code 2."""

@@ -40,7 +40,12 @@ def build_settings(plain: Mapping[str, Any], changes: Mapping[str, Any] | None =
 
     Raises UserError if a setting is wrong. Raises an error of pydantic or Hydra if a value has the wrong type or range.
     """
-    plain = _changed(plain, changes or {})
+    plain = deepcopy(dict(plain))
+    for key, value in (changes or {}).items():
+        group, _, name = key.rpartition(".")
+        part = plain[group] if group else plain
+        part[name] = value
+
     root = root_settings(plain)
     trainer, notes = _trainer_settings(plain)
     # The tokenizer is last, because it imports NumPy.
@@ -98,15 +103,6 @@ def target_class(component: Component) -> Any:
 def as_yaml(plain: Mapping[str, Any]) -> str:
     """Return a configuration as YAML. The argument is the same as for build_settings."""
     return OmegaConf.to_yaml(OmegaConf.create(dict(plain)))
-
-
-def _changed(plain: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    changed = deepcopy(dict(plain))
-    for key, value in changes.items():
-        group, _, name = key.rpartition(".")
-        part = changed[group] if group else changed
-        part[name] = value
-    return changed
 
 
 def _trainer_settings(plain: Mapping[str, Any]) -> tuple[TrainerSettings, list[str]]:

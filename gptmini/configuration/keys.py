@@ -64,10 +64,11 @@ def known_keys() -> dict[str, list[str]]:
     return options
 
 
-def is_user_component(part: str) -> bool:
-    """Whether a key names the user's own callback or logger. gptmini's configurations do not contain such keys."""
-    group, _, name = part.partition(".")
-    return group in PART_GROUPS and bool(name) and part not in known_keys()
+def user_component(key: str) -> str:
+    """Return the user's own callback or logger that a key belongs to, such as callbacks.mine, or an empty string."""
+    group, _, rest = key.partition(".")
+    part = f"{group}.{rest.partition('.')[0]}"
+    return part if group in PART_GROUPS and rest and part not in known_keys() else ""
 
 
 def unknown_key(key: str) -> str:
@@ -162,4 +163,4 @@ def is_chosen_by_experiment(key: str, request: UserRequest) -> bool:
 
 def user_component_overrides(overrides: Sequence[str]) -> list[str]:
     """Return the overrides that add the user's callbacks and loggers, which a resumed run must repeat."""
-    return [line for line in overrides if is_user_component(".".join(key_of(line).split(".")[:2]))]
+    return [line for line in overrides if user_component(key_of(line))]

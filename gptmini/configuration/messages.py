@@ -33,7 +33,6 @@ HYDRA_MESSAGES = {
     r"Could not delete from config. '([^']+)' does not exist": (
         "cannot remove {0}, because it is null or does not exist"
     ),
-    r"Could not load '([^']+)/([^']+)'": "unknown option {0}={1}; --help lists all options",
     r"LexerNoViableAltException: (.*)": (
         "cannot parse {0}; a key has only letters, digits, dots and underscores"
     ),

@@ -16,7 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from gptmini.configuration.building import build_settings, root_settings
 from gptmini.configuration.compose import Composition
-from gptmini.configuration.keys import groups, is_user_component, user_component_overrides
+from gptmini.configuration.keys import groups, user_component, user_component_overrides
 from gptmini.configuration.request import UserRequest, key_of
 from gptmini.configuration.trust import check_components
 from gptmini.key_table import keys_with
@@ -119,7 +119,7 @@ def _stored_configuration(
             raise UserError(f"{path}: {group} must be a mapping, got {value_text(tree[group])}")
     # A part from the command line replaces the stored part of the same name, so that the file adds nothing to it.
     for line in user_component_overrides(request.overrides):
-        group, name = key_of(line).split(".")[:2]
+        group, _, name = user_component(key_of(line)).partition(".")
         tree.get(group, {}).pop(name, None)
     check_components(tree, folder, plain, request)
 
@@ -127,8 +127,8 @@ def _stored_configuration(
     config = OmegaConf.create(plain)
     for line in request.overrides:
         key = key_of(line)
-        is_part = is_user_component(".".join(key.split(".")[:2]))
-        was_given = line in earlier and key not in keys_with("resumable") and not is_part
+        may_change = key in keys_with("resumable") or user_component(key)
+        was_given = line in earlier and not may_change
         if key not in keys_with("place") and not was_given:
             _apply(key, stored, config, folder, line)
 
@@ -144,8 +144,8 @@ def _stored_configuration(
 
 
 def _apply(key: str, stored: DictConfig, config: DictConfig, folder: Path, line: str) -> None:
-    part = ".".join(key.split(".")[:2])
-    if is_user_component(part):
+    part = user_component(key)
+    if part:
         OmegaConf.update(stored, part, OmegaConf.select(config, part), merge=False, force_add=True)
         return
 

@@ -23,12 +23,12 @@ def is_sweep_override(line: str) -> bool:
     return key_of(line).partition(".")[0] == "sweep"
 
 
-def space_of(params: Mapping[str, Any], typed: Sequence[str]) -> Space:
-    """Read the search space from sweep.params (`params`) and the overrides for gptmini train, which replace entries.
+def space_of(params: Mapping[str, Any], overrides: Sequence[str]) -> Space:
+    """Read the search space from sweep.params and from the overrides for gptmini train, which replace entries of it.
 
     Raises UserError if no key varies, or if a varied key must be the same for all runs.
     """
-    overridden = {key_of(line) for line in typed}
+    overridden = {key_of(line) for line in overrides}
     described = [
         _line(key, values) for key, values in params.items() if key_of(key) not in overridden
     ]
@@ -36,7 +36,7 @@ def space_of(params: Mapping[str, Any], typed: Sequence[str]) -> Space:
     dimensions: dict[str, BaseDistribution] = {}
     lines: dict[str, str] = {}
     parser = OverridesParser.create()
-    for line in quote_for_hydra([*described, *typed], multirun=True):
+    for line in quote_for_hydra([*described, *overrides], multirun=True):
         override = parser.parse_override(line)
         _check(override)
         key = override.get_key_element()

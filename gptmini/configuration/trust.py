@@ -71,14 +71,11 @@ def _check_argument(key: str, value: Any, path: Path) -> None:
     """Raise UserError if an argument lets a stored logger write outside its run, or send its logs to somebody else."""
     if key not in known_keys():
         raise UserError(f"{path} sets {key}, but gptmini does not have this key; remove it")
-    if key.endswith(".tracking_uri") and value != _own_server():
+    own_server = OmegaConf.load(CONFIGS / "logger" / "mlflow.yaml").mlflow.tracking_uri
+    if key.endswith(".tracking_uri") and value != own_server:
         raise UserError(
             f"{path} sends logs to {value}; if you trust this server, set MLFLOW_TRACKING_URI={value}"
         )
     is_path = isinstance(value, str) and key.endswith(".name") and set(value) & set("/\\")
     if is_path or value == "..":
         raise UserError(f"{path}: {key} must be a name without / or \\, got {value}")
-
-
-def _own_server() -> str:
-    return OmegaConf.load(CONFIGS / "logger" / "mlflow.yaml").mlflow.tracking_uri
