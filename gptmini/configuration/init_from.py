@@ -20,10 +20,6 @@ from gptmini.system.errors import UserError
 from gptmini.tokenizer import identity_of
 from gptmini.training import Component, Settings
 
-MODEL = "gptmini.model.ModelSettings"
-OF_MODEL = "gptmini.loading.OfModelSettings"
-MUON = "MuonSettings"
-
 
 def with_source(plain: Mapping[str, Any], request: UserRequest) -> dict[str, Any]:
     """Return a configuration with the sizes, the tokenizer and the path of the model that init_from names.
@@ -40,8 +36,9 @@ def with_source(plain: Mapping[str, Any], request: UserRequest) -> dict[str, Any
         )
     path = str(source.path)
     config = OmegaConf.create(dict(plain))
-    config.model = {"_target_": MODEL, **_sizes(plain["model"], request, source)}
-    config.tokenizer = {"_target_": OF_MODEL, "path": path}
+    sizes = _sizes(plain["model"], request, source)
+    config.model = {"_target_": "gptmini.model.ModelSettings", **sizes}
+    config.tokenizer = {"_target_": "gptmini.loading.OfModelSettings", "path": path}
     config.init_from = path
     if takes_finetune(source.optimizer, request):
         groups = ("optimizer.", "schedule")
@@ -61,8 +58,9 @@ def takes_finetune(optimizer: str | None, request: UserRequest) -> bool:
     The argument optimizer is the optimizer of a ModelSource. A key such as optimizer.lr does not choose an optimizer.
     """
     keys = {key_of(line) for line in request.overrides}
-    is_chosen = not keys.isdisjoint({"optimizer", "optimizer._target_"})
-    return optimizer != MUON and not is_chosen and not is_chosen_by_experiment("optimizer", request)
+    if optimizer == "MuonSettings" or not keys.isdisjoint({"optimizer", "optimizer._target_"}):
+        return False
+    return not is_chosen_by_experiment("optimizer", request)
 
 
 def fit_context(

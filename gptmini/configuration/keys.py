@@ -9,8 +9,6 @@ from gptmini.system.errors import similar
 from gptmini.system.files import CONFIGS
 from gptmini.system.untrusted import read_yaml
 
-# Groups of named parts. A user adds parts with +GROUP.NAME.
-PART_GROUPS = ("callbacks", "logger")
 # Words of other programs and of everyday speech for keys and overrides of gptmini. nearest_key would find a wrong key.
 SYNONYMS = {
     "batch": "trainer.batch_size",
@@ -68,7 +66,8 @@ def user_component(key: str) -> str:
     """Return the user's own callback or logger that a key belongs to, such as callbacks.mine, or an empty string."""
     group, _, rest = key.partition(".")
     part = f"{group}.{rest.partition('.')[0]}"
-    return part if group in PART_GROUPS and rest and part not in known_keys() else ""
+    is_own = group in ("callbacks", "logger") and rest and part not in known_keys()
+    return part if is_own else ""
 
 
 def unknown_key(key: str) -> str:

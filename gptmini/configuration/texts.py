@@ -12,8 +12,6 @@ from gptmini.system.errors import UserError, did_you_mean, value_text
 from gptmini.system.files import exists, expand_home
 from gptmini.system.untrusted import is_run_config
 
-SPLIT_LIST = ("]", "}", ",")  # the ends of the words into which a shell splits a list or a mapping
-
 
 def texts_as_overrides(words: Sequence[str]) -> list[str]:
     """Replace the texts among the words of a command line by data=text and data.path=. Several texts become a list.
@@ -89,7 +87,7 @@ def _check_spaces(words: Sequence[str]) -> None:
     for i, word in enumerate(words):
         if _exists(word):
             continue
-        if not is_override(word) and word.endswith(SPLIT_LIST):
+        if not is_override(word) and word.endswith(("]", "}", ",")):
             raise UserError(
                 f"an override must be one word, got {word}; quote a list or a mapping: 'key=[a, b]'"
             )
