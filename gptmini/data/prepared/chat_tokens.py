@@ -69,12 +69,10 @@ def nothing_in(split: str, report: ChatReport | None = None, loss_on: str = "all
     problem = f"the {split} split must contain text, got no text; give more text"
     if report is None:
         return problem
-    if loss_on == "answers" and "assistant" in report.roles:
-        problem = f"the {split} split must contain answers for data.loss_on=answers, got no answers; give more chats"
-    elif loss_on == "answers" and report.roles:
+    if loss_on == "answers":
         problem = (
-            f"data.loss_on=answers requires the role 'assistant' in the {split} split, got chats with the roles "
-            f"{report.named_roles()}; rename one of these roles to 'assistant', or use data.loss_on=all"
+            f"data.loss_on=answers requires answers of the role 'assistant' in the {split} split, got no answers; the "
+            f"chats have the roles {report.named_roles()}; give more chats, or rename a role"
         )
     return "; ".join([problem, *report.refused.notes("chat", "skipped")])
 

@@ -104,7 +104,8 @@ def window_starts(
     tokens and their T targets, so start + T + 1 <= n_tokens. The running time does not depend on the sequence numbers.
     Raises UserError if there are fewer than 2 T tokens.
     """
-    windows_per_pass = n_windows(n_tokens, context_length)
+    # The tokens suffice for this number of windows with every phase below context_length.
+    windows_per_pass = (n_tokens - context_length) // context_length
     if windows_per_pass < 1:
         raise UserError(
             f"model.context_length={context_length} requires {2 * context_length} training tokens, got {n_tokens}; "
@@ -116,11 +117,6 @@ def window_starts(
     keys = _mix(passes.astype(_U64), _U64(seed % 2**64))
     phases = (_mix(keys, _U64(1)) % _U64(context_length)).astype(np.int64)
     return phases + context_length * permute(places, windows_per_pass, keys)
-
-
-def n_windows(n_tokens: int, context_length: int) -> int:
-    """Return the number of windows in a pass, for which the tokens suffice with every phase below context_length."""
-    return max(0, (n_tokens - context_length) // context_length)
 
 
 def permute(places: np.ndarray, size: int, keys: np.ndarray) -> np.ndarray:

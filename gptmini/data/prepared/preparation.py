@@ -31,7 +31,7 @@ from gptmini.data.prepared.store import TokenStore
 from gptmini.data.prepared.task_files import TaskFiles, join_split
 from gptmini.data.prepared.tasks import Task, cut_tasks, dtype_of, encode_task, in_order
 from gptmini.system.errors import UserError
-from gptmini.system.files import flush_file, naming
+from gptmini.system.files import naming, replacing
 from gptmini.tokenizer import Tokenizer, with_chat_template
 
 
@@ -256,9 +256,8 @@ class Preparation:
             for note in report.notes(loss_on):
                 self.watcher.on_note(note)
         if skipped:
-            with (joined / "skipped.txt").open("wb") as file:
+            with replacing(joined / "skipped.txt") as file:
                 file.write(skipped.encode("utf-8", errors="replace"))
-                flush_file(file)
             self.watcher.on_note(f"skipped records are listed in {self.folder / 'skipped.txt'}")
         joined.rename(self.folder)
 

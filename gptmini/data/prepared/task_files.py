@@ -59,12 +59,12 @@ class TaskFiles:
 
 
 def join_split(
-    split: str, task_files: Sequence[Path], folder: Path, byte_lengths: np.ndarray | None = None
+    split: str, task_files: Sequence[Path], folder: Path, byte_lengths: np.ndarray | None
 ) -> dict:
     """Write the ids of a split and the index of its documents. Return the entry of the split for meta.json.
 
-    byte_lengths, (n_vocab,), is given only for chats. Their bytes are counted from the ids, because the template adds
-    text to the messages.
+    byte_lengths, (n_vocab,), is None unless the documents are chats. The bytes of chats are counted from the ids,
+    because the template adds text to the messages.
     """
     n_documents = 0
     n_bytes = 0

@@ -144,7 +144,7 @@ def encode_task(
         np.savez(file, **arrays)
 
 
-def dtype_of(tokenizer: Tokenizer, loss_on: str = "all") -> np.dtype:
+def dtype_of(tokenizer: Tokenizer, loss_on: str) -> np.dtype:
     """Return the dtype of the ids in a file. An id has 2 bytes if possible, and otherwise 4 bytes."""
     if loss_on == "answers":  # ids with marks are negative
         return np.dtype("<i4")

@@ -52,20 +52,14 @@ def _known_encoding(name: str) -> str:
 Encoding = Annotated[str, AfterValidator(_known_encoding)]
 
 
-class Format(NamedTuple):
-    """The format of a file by its extensions. For example, a.jsonl.zst contains compressed JSON records."""
+def format_of(file: Path) -> tuple[str, str]:
+    """Return the kind and the compression of a file by its extensions: ("jsonl", ".zst") for a.jsonl.zst.
 
-    kind: str  # "jsonl", "csv", "tsv", "parquet", or "text" for any other extension
-    packing: str  # an extension of PACKED; empty if the file is not compressed
-
-
-def format_of(file: Path) -> Format:
-    """Return the format of a file."""
+    The kind is a value of RECORDS, or "text" for any other extension. The compression is an extension of PACKED, or
+    empty.
+    """
     last = file.suffix.lower()
-    return Format(
-        kind=RECORDS.get(ending_of(file), "text"),
-        packing=last if last in PACKED else "",
-    )
+    return RECORDS.get(ending_of(file), "text"), last if last in PACKED else ""
 
 
 def ending_of(file: Path) -> str:
@@ -95,7 +89,7 @@ def open_text(path: Path, encoding: str) -> Iterator[TextFile]:
 
     Raises UserError if a compressed file is damaged, or if Zstandard requires pyarrow.
     """
-    packing = format_of(path).packing
+    _, packing = format_of(path)
     # pyarrow reads its own file objects faster than Python's file objects.
     on_disk = import_pyarrow(path).OSFile(str(path)) if packing == ".zst" else path.open("rb")
 
@@ -173,7 +167,7 @@ def decoded(file: TextFile) -> Iterator[str]:
         line += characters.count("\n")
 
 
-class Lines:
+class Lines(Iterator[str]):
     """An iterator over the lines of an open file. It stores the position of the next line.
 
     An invalid byte becomes half of a surrogate pair, so that only the record with this byte is unreadable.
@@ -208,10 +202,6 @@ class Lines:
 
     def _place(self) -> str:
         return f"{self._path}, line {self._number:,} (byte {self._offset:,})"
-
-    def __iter__(self) -> "Lines":
-        """Return this iterator."""
-        return self
 
     def __next__(self) -> str:
         """Return the next line, including the line end.

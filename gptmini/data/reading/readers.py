@@ -3,6 +3,7 @@
 import csv
 import json
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -172,10 +173,9 @@ class Reader:
             quoting=csv.QUOTE_MINIMAL if self.is_quoted(kind) else csv.QUOTE_NONE,
             strict=True,
         )
-        try:
+        names: list[str] = []
+        with suppress(csv.Error):
             names = next(rows, [])
-        except csv.Error:
-            names = []
         if self.field not in names:
             problem = f"{file.path}: {missing_field(self.field, dict.fromkeys(names))}"
             if len(names) == 1 and any(mark in names[0] for mark in OTHER_DELIMITERS):
