@@ -54,7 +54,7 @@ def test_a_published_text_is_downloaded_once_and_checked(server, tmp_path):
     for may_download in (True, False):
         folder = tmp_path / "downloads"
         corpus = digits(server.url, sha256=digest, folder=folder, may_download=may_download)
-        identity = {"corpus": "digits", "file": digest, "val_fraction": 0.1}
+        identity = {"file": digest, "val_fraction": 0.1}
         assert corpus.identity(digest_of) == identity
         assert by_split(corpus) == {"train": ["012345678901234567890123456"], "val": ["789"]}
 

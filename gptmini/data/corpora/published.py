@@ -63,12 +63,8 @@ class PublishedText(Corpus):
                 new.write(data)
 
     def identity(self, digest_of: DigestOf) -> dict:
-        """Return the name, the digest and the split rule of the text."""
-        return {
-            "corpus": self.name,
-            "file": digest_of(self.file),
-            "val_fraction": self.fraction_held_out,
-        }
+        """Return the digest and the split rule of the text."""
+        return {"file": digest_of(self.file), "val_fraction": self.fraction_held_out}
 
     def documents(self) -> Iterator[Document]:
         """Yield the training text and the held-out text, each in parts of bounded size."""

@@ -32,12 +32,11 @@ class PydocCorpus(Corpus):
         self.root = Path(sysconfig.get_path("stdlib"))
 
     def identity(self, digest_of: DigestOf) -> dict:
-        """Return the name of the corpus, the split rule, the version of Python, and a digest of all source files."""
+        """Return the split rule, the version of Python, and a digest of all source files."""
         files = [
             (path.relative_to(self.root).as_posix(), digest_of(path)) for path in self._sources()
         ]
         return {
-            "corpus": self.name,
             "val_fraction": self.fraction_held_out,
             "python": ".".join(map(str, sys.version_info[:3])),
             "sha256": hashlib.sha256(repr(files).encode()).hexdigest(),
