@@ -57,22 +57,18 @@ def show_table(tokens: Sequence[tuple[int, bytes]], *, n_bytes: int) -> None:
     from rich.console import Console
     from rich.text import Text
 
-    texts = [escaped(data) for _, data in tokens]
     console = Console(soft_wrap=True, highlight=False)
     if console.color_system is not None and not console.no_color:
         line = Text()
-        for i, ((_, data), text) in enumerate(zip(tokens, texts, strict=True)):
-            line.append(text, style=STYLES[i % len(STYLES)])
+        for i, (_, data) in enumerate(tokens):
+            line.append(escaped(data), style=STYLES[i % len(STYLES)])
             if data.endswith(b"\n"):
                 line.append("\n")
         console.print(line)
 
     ratio = f", bytes per token: {n_bytes / len(tokens):.2f}" if tokens else ""
     print_lines(f"tokens: {len(tokens):,}, bytes: {n_bytes:,}{ratio}")
-    rows = [
-        (f"{i:8}", f'"{text}"', data.hex(" "))
-        for (i, data), text in zip(tokens, texts, strict=True)
-    ]
+    rows = [(f"{i:8}", f'"{escaped(data)}"', data.hex(" ")) for i, data in tokens]
     print_lines(*aligned(rows))
 
 

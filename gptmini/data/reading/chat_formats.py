@@ -7,10 +7,9 @@ from typing import Any
 
 from gptmini.console.printable import printable
 from gptmini.data.reading.cutting import PART
-from gptmini.system.errors import UserError
+from gptmini.system.errors import UserError, value_text
 
 CHAT_FIELD = "messages"  # the field that contains the chat, unless data.field names another one
-SHOWN = 60  # number of characters of a value that an error message shows
 CHAT_VERSION = 2  # part of the fingerprint; raise it when the same chats lead to other tokens
 # The role for each name that datasets in ShareGPT's format give a speaker.
 SPEAKERS = {
@@ -45,7 +44,7 @@ def messages_of(record: Any, field: str | None) -> list[dict[str, Any]]:
     Raises UserError if the record has a different format, or if it is labelled as a bad example.
     """
     if not isinstance(record, dict):
-        raise UserError(f"expected a record, got {_shown(record)}")
+        raise UserError(f"expected a record, got {value_text(record)}")
     for name in LABELS:
         if record.get(name) is False:
             raise UserError(f"the field '{name}' is false, so the answer is a bad example")
@@ -76,7 +75,7 @@ def document_of(record: Any, field: str) -> tuple[str, set[str]]:
     messages = messages_of(record, None if field == CHAT_FIELD else field)
     tools = _list_in(record.get("tools") or [], "the field 'tools'")
     if not all(isinstance(tool, dict) for tool in tools):
-        raise UserError(f"the field 'tools' must contain only records, got {_shown(tools)}")
+        raise UserError(f"the field 'tools' must contain only records, got {value_text(tools)}")
     try:
         chat = {"messages": messages, "tools": tools} if tools else messages
         text = json.dumps(chat, ensure_ascii=False)
@@ -104,7 +103,7 @@ def _with_system(record: dict[str, Any], messages: list[dict[str, Any]]) -> list
     if system is None or system == "" or messages[0]["role"] == "system":
         return messages
     if not isinstance(system, str):
-        raise UserError(f"the field 'system' must be a string, got {_shown(system)}")
+        raise UserError(f"the field 'system' must be a string, got {value_text(system)}")
     return [{"role": "system", "content": system}, *messages]
 
 
@@ -113,13 +112,13 @@ def _alpaca(record: dict[str, Any]) -> list[Any]:
     material = record.get("input")
     if isinstance(question, str) and material:
         if not isinstance(material, str):
-            raise UserError(f"the field 'input' must be a string, got {_shown(material)}")
+            raise UserError(f"the field 'input' must be a string, got {value_text(material)}")
         question = f"{question}\n\n{material}"
     earlier = _list_in(record.get("history") or [], "the field 'history'")
     turns = [*earlier, [question, record["output"]]]
     if not all(isinstance(turn, list) and len(turn) == 2 for turn in turns):
         raise UserError(
-            f"the field 'history' must contain questions with their answers, got {_shown(earlier)}"
+            f"the field 'history' must contain questions with their answers, got {value_text(earlier)}"
         )
     roles = ("user", "assistant")
     return [
@@ -141,7 +140,7 @@ def _prompt_and_completion(record: dict[str, Any]) -> list[Any]:
         return [*prompt, *completion]
     raise UserError(
         "the fields 'prompt' and 'completion' must be two strings or two lists of messages, got "
-        f"{_shown(prompt)} and {_shown(completion)}"
+        f"{value_text(prompt)} and {value_text(completion)}"
     )
 
 
@@ -189,7 +188,7 @@ def _list_in(value: Any, name: str) -> Sequence[Any]:
             parsed = json.loads(value)
     if not isinstance(parsed, Sequence) or isinstance(parsed, str):
         raise UserError(
-            f"{name} must be a list, or a string with a list in JSON, got {_shown(value)}"
+            f"{name} must be a list, or a string with a list in JSON, got {value_text(value)}"
         )
     return parsed
 
@@ -197,7 +196,7 @@ def _list_in(value: Any, name: str) -> Sequence[Any]:
 def _message(message: Any, number: int) -> dict[str, Any]:
     """Return a message with the strings "role" and "content". Remove fields that are None, as transformers does."""
     if not isinstance(message, dict):
-        raise UserError(f"message {number} must be a record, got {_shown(message)}")
+        raise UserError(f"message {number} must be a record, got {value_text(message)}")
     fields = {name: value for name, value in message.items() if value is not None}
 
     if "role" not in fields and "from" in fields:
@@ -232,15 +231,13 @@ def _content(content: Any, number: int, others: dict[str, Any]) -> str:
 
 
 def _wrong(number: int, field: str, wanted: str, value: Any) -> UserError:
-    return UserError(f"message {number}: the field '{field}' must be {wanted}, got {_shown(value)}")
+    return UserError(
+        f"message {number}: the field '{field}' must be {wanted}, got {value_text(value)}"
+    )
 
 
 def _fields_of(value: Any) -> str:
     if not isinstance(value, dict):
-        return _shown(value)
+        return value_text(value)
     names = printable(", ".join(map(str, value)))
     return f"the fields {names or 'none':.200}"
-
-
-def _shown(value: Any) -> str:
-    return f"{value!r:.{SHOWN}}"

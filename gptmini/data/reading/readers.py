@@ -28,11 +28,10 @@ from gptmini.data.reading.opening import (
     open_text,
 )
 from gptmini.data.reading.skipped import SkippedRecords
-from gptmini.system.errors import UserError
+from gptmini.system.errors import UserError, value_text
 from gptmini.tokenizer import Document
 
 ROWS = 256  # rows of a Parquet file that are read at a time
-SHOWN = 80  # number of characters of a wrong value that an error shows
 # Delimiter of the values in a row for each kind of file.
 DELIMITERS = {"csv": ",", "tsv": "\t"}
 OTHER_DELIMITERS = ",;\t|"  # delimiters of tables that other programs write
@@ -154,7 +153,7 @@ class Reader:
             try:
                 record = json.loads(line)
             except (ValueError, RecursionError) as error:
-                self._skip(f"{where}: invalid JSON: {_reason(error)}")
+                self._skip(f"{where}: invalid JSON: {error}")
                 continue
             yield from self._text_of(record, where)
 
@@ -236,7 +235,8 @@ class Reader:
                             continue
                         yield from self._text_of(record, where)
         except (OSError, UnicodeDecodeError, pyarrow.ArrowException) as error:
-            raise UserError(f"cannot read {file} as Parquet: {_reason(error)}") from None
+            reason, *_ = str(error).split("\n")
+            raise UserError(f"cannot read {file} as Parquet: {reason}") from None
 
     def _text_of(self, record: Any, where: str) -> Iterator[Document]:
         is_chat = not self.template and isinstance(record, dict) and format_of_chat(record)
@@ -258,7 +258,7 @@ class Reader:
     def _checked(self, value: Any, where: str) -> Iterator[Document]:
         problem = f"{where}: the field '{self.field}' must be text, got"
         if not isinstance(value, str):
-            self._skip(f"{problem} {value!r:.{SHOWN}}")
+            self._skip(f"{problem} {value_text(value)}")
             return
         try:
             value.encode()
@@ -282,8 +282,3 @@ def _has_rows(value: str, delimiter: str, n_values: int) -> bool:
     inner = value.splitlines()[1:-1]  # marks are in the first and the last line
     are_rows = all(line.count(delimiter) == n_values - 1 for line in inner)
     return n_values > 1 and len(inner) >= SUSPICIOUS and are_rows
-
-
-def _reason(error: Exception) -> str:
-    lines = str(error).splitlines()
-    return lines[0] if lines else type(error).__name__
