@@ -78,11 +78,9 @@ class PydocCorpus(Corpus):
 
 def topics(tree: ast.Module) -> list[str]:
     """Return the help texts of a parsed pydoc_data/topics.py, sorted by topic name."""
-    for statement in tree.body:
-        if isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Dict):
-            texts = ast.literal_eval(statement.value)
-            return [texts[name] for name in sorted(texts)]
-    return []
+    (assignment,) = [node for node in tree.body if isinstance(node, ast.Assign)]
+    texts = ast.literal_eval(assignment.value)
+    return [texts[name] for name in sorted(texts)]
 
 
 def docstrings(tree: ast.Module) -> Iterator[str]:

@@ -149,9 +149,9 @@ class TextCorpus(Corpus):
             notes.append(
                 f"data.separator={reader.separator!r} never occurs; each plain text file is one document"
             )
-        if reader.merged:
+        if reader.odd_row:
             notes.append(
-                f"{reader.merged}: a value contains lines that look like table rows; check its quotation marks"
+                f"{reader.odd_row}: a value contains lines that look like table rows; check its quotation marks"
             )
         unused = reader.unused - ({"weight"} if self.loss_on == "answers" else set())
         if unused:

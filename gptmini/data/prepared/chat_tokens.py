@@ -25,7 +25,7 @@ class ChatReport:
 
     # Chats that the template rejects.
     refused: SkippedRecords = field(default_factory=SkippedRecords)
-    n_without: int = 0  # number of chats without any token that the loss counts
+    n_uncounted: int = 0  # number of chats without any token that the loss counts
     roles: list[str] = field(default_factory=list)  # the first MOST_ROLES roles, sorted
     ignores_tools: bool = False  # whether chats have tools, which the template does not use
 
@@ -36,10 +36,10 @@ class ChatReport:
     def notes(self, loss_on: str) -> list[str]:
         """Return the notes on these chats for the user."""
         notes = self.refused.notes("chat", "rejected by the template and skipped")
-        if self.n_without and loss_on == "answers":
-            noun = "chat has" if self.n_without == 1 else "chats have"
+        if self.n_uncounted and loss_on == "answers":
+            noun = "chat has" if self.n_uncounted == 1 else "chats have"
             notes.append(
-                f"{self.n_without:,} {noun} no answer to train on; with data.loss_on=answers, answers must have the "
+                f"{self.n_uncounted:,} {noun} no answer to train on; with data.loss_on=answers, answers must have the "
                 f"role 'assistant', got the roles {self.named_roles()}"
             )
         if self.ignores_tools:
@@ -58,7 +58,7 @@ def join_reports(task_files: Iterable[Path]) -> ChatReport:
         with np.load(path) as task:
             report = json.loads(task["chats"].tobytes())
         joined.refused.add(**report["refused"])
-        joined.n_without += report["n_without"]
+        joined.n_uncounted += report["n_uncounted"]
         joined.ignores_tools |= report["ignores_tools"]
         joined.add_roles(report["roles"])
     return joined
@@ -105,7 +105,7 @@ def encode_chats(
             yield None
             continue
 
-        report.n_without += not is_counted.any()
+        report.n_uncounted += not is_counted.any()
         report.ignores_tools |= tools is not None and not chats.uses_tools
         marked = ids.astype(np.int64)
         yield np.where(is_counted, marked, ~marked)

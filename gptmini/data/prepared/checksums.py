@@ -27,15 +27,13 @@ class StoredFile(NamedTuple):
         describes the file.
         """
         is_right = self.path.is_file() and self.path.stat().st_size == self.size > 0
-        if self.checksums is None:
-            if not is_right:
-                raise UserError(
-                    f"{self.path} is missing or no longer has {self.size:,} bytes; restore the file, or run "
-                    "gptmini prepare data=tokens data.path=NEW_PATH"
-                )
-            return
+        if self.checksums is None and not is_right:
+            raise UserError(
+                f"{self.path} is missing or no longer has {self.size:,} bytes; restore the file, or run "
+                "gptmini prepare data=tokens data.path=NEW_PATH"
+            )
 
-        if is_right:
+        if self.checksums is not None and is_right:
             last = len(self.checksums) - 1
             chosen = range(last + 1) if is_thorough else sorted({0, last})
             is_right = block_checksums(self.path, chosen) == [self.checksums[i] for i in chosen]

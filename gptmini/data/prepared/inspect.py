@@ -30,17 +30,17 @@ def inspect_split(store: TokenStore, split: str, n_shown: int) -> SplitInspectio
     tokenizer = store.tokenizer
     ids = store.tokens(split)
     used = np.zeros(tokenizer.n_vocab, dtype=bool)
-    found: list[np.ndarray] = []  # positions of the ids after each end-of-text
+    after_ends: list[np.ndarray] = []  # positions of the ids after each end-of-text
     for first in range(0, len(ids), IDS_AT_ONCE):
         block = without_marks(ids[first : first + IDS_AT_ONCE])
         used[block] = True
-        found.append(first + 1 + np.flatnonzero(block == tokenizer.end_of_text))
+        after_ends.append(first + 1 + np.flatnonzero(block == tokenizer.end_of_text))
 
     n_end = 0 if tokenizer.end_of_text is None else 1
     if store.has_index:
         after = store.document_ends(split).astype(np.int64)
     else:  # the last document ends as if end-of-text followed it
-        after = np.concatenate([*found, [len(ids) + n_end]])
+        after = np.concatenate([*after_ends, [len(ids) + n_end]])
     starts = np.append(0, after[:-1])
     ends = after - n_end
     # Folders that an earlier version of gptmini prepared do not contain the ids of document_prefix.

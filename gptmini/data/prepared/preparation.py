@@ -234,11 +234,9 @@ class Preparation:
         self.watcher.on_progress(Progress(phase="joining the parts"))
         joined = self.task_files.new_folder()
         loss_on = self.corpus.loss_on
-        byte_lengths = None
-        report = None
-        if self.corpus.template is not None:
-            byte_lengths = tokenizer.byte_lengths()
-            report = join_reports(paths)
+        is_chat = self.corpus.template is not None
+        byte_lengths = tokenizer.byte_lengths() if is_chat else None
+        report = join_reports(paths) if is_chat else None
 
         meta = self.contents | {
             "dtype": dtype_of(tokenizer, loss_on).name,

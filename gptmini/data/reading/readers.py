@@ -76,7 +76,7 @@ class Reader:
         self.n_separators = 0  # number of separators that were found in plain text
         self.skipped = SkippedRecords()
         # Place of the first row with a value whose lines look like rows of the table.
-        self.merged = ""
+        self.odd_row = ""
         self.unused: set[str] = set()  # names of fields of chats that are known, but not used
 
     def read(self, path: Path) -> Iterator[Document]:
@@ -200,8 +200,8 @@ class Reader:
                     problem += " (data.quote=true joins lines between quotation marks)"
                 self._skip(problem)
                 continue
-            if not self.merged and any(_has_rows(value, delimiter, len(names)) for value in row):
-                self.merged = where
+            if not self.odd_row and any(_has_rows(value, delimiter, len(names)) for value in row):
+                self.odd_row = where
             yield from self._checked(row[column], where)
 
     def _parquet_texts(self, file: Path) -> Iterator[Document]:
