@@ -7,20 +7,22 @@ import torch
 from torch import Tensor
 
 from gptmini.attention import Slots
-from gptmini.generation.decoding import Decoder, RuleGroups
+from gptmini.generation.rules import RuleGroups
+from gptmini.generation.session import Session
 from gptmini.model import GPT, GPTCache
+from gptmini.tokenizer import Tokenizer
 
 
-class CompiledDecoder(Decoder):
-    """A decoder whose step is one CUDA graph. A step advances all rows, and all samples must have the same rules."""
+class CompiledSession(Session):
+    """A session whose step is one CUDA graph. A step advances all rows, and all samples must have the same rules."""
 
-    def __init__(self, model: GPT, **options: Any) -> None:
-        """Allocate the cache. The arguments are those of Decoder."""
-        super().__init__(model, **options)
+    def __init__(self, model: GPT, tokenizer: Tokenizer, **options: Any) -> None:
+        """Allocate the cache. The arguments are those of Session, but a row cannot be reused."""
+        super().__init__(model, tokenizer, **options)
         self._score = self._forward
         # dynamic=False: each batch size gets its own graph, because a CUDA graph has fixed shapes.
-        self._compiled_step = torch.compile(
-            super()._step, mode="reduce-overhead", fullgraph=True, dynamic=False
+        self._compiled_draw = torch.compile(
+            super()._draw, mode="reduce-overhead", fullgraph=True, dynamic=False
         )
 
     def _new_cache(self, batch_size: int, capacity: int) -> GPTCache:
@@ -45,12 +47,12 @@ class CompiledDecoder(Decoder):
     def _start(self, span: slice, lengths: Sequence[int]) -> None:
         self._slots.set_lengths(lengths)
 
-    def _step(
+    def _draw(
         self, inputs: Tensor, groups: RuleGroups, n_likeliest: int | None, seen: Tensor | None
     ) -> Tensor:
         if seen is not None:
             torch._dynamo.mark_static_address(seen)
-        return self._compiled_step(inputs, groups, n_likeliest, seen)
+        return self._compiled_draw(inputs, groups, n_likeliest, seen)
 
     def _forward(self, tokens: Tensor) -> Tensor:
         return self.model(tokens.unsqueeze(1), self.cache)[:, -1]

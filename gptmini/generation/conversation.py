@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import Any, Literal, overload
 
 from gptmini.data import checked_messages
-from gptmini.generation.decoding import Request
+from gptmini.generation.sample import Request, TextPiece
 from gptmini.generation.sampling import checked_request
-from gptmini.generation.session import Session, TextPiece
+from gptmini.generation.session import Session
 from gptmini.model import GPT, in_eval_mode
 from gptmini.settings import CHAT_TOKENS, SAMPLE_SEED, SAMPLE_TEMPERATURE
 from gptmini.system.errors import UserError

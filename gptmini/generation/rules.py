@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 import torch
 from pydantic import Field, NonNegativeFloat, PositiveInt
@@ -15,9 +15,6 @@ from gptmini.settings import STRICT, Fraction
 LIKELY = 1024
 UNIFORMS_AT_ONCE = 64  # random numbers per call; one call per number would take as long as a layer of a small model
 TINY = 1e-30  # a top_p of 0 means this, so that the most probable token remains
-
-# A factor on logits. The limits are far from an overflow of float64.
-Penalty = Annotated[float, Field(ge=1e-3, le=1e3)]
 
 
 @torch.library.custom_op("gptmini::separate_cumsum", mutates_args=())
@@ -48,11 +45,6 @@ def apply_repetition_penalty(logits: Tensor, seen: Tensor, penalty: float) -> Te
     """
     penalised = torch.where(logits > 0, logits / penalty, logits * penalty)
     return torch.where(seen, penalised, logits)
-
-
-def apply_temperature(logits: Tensor, temperature: float) -> Tensor:
-    """Divide logits (..., V) by temperature > 0. Below 1 it sharpens the distribution, and above 1 it flattens it."""
-    return logits / temperature
 
 
 def apply_top_k(logits: Tensor, top_k: int) -> Tensor:
@@ -104,15 +96,20 @@ class Rules:
 
     # None: no limit.
     max_new_tokens: PositiveInt | None = None
-    # Above 1: tokens that occur in the prompt or the sample become less probable.
-    repetition_penalty: Penalty = 1.0
-    temperature: NonNegativeFloat = 1.0  # 0: always choose the most probable token
+    # Above 1: tokens that occur in the prompt or the sample become less probable. The limits are far from an overflow.
+    repetition_penalty: Annotated[float, Field(ge=1e-3, le=1e3)] = 1.0
+    # Divisor of the logits: below 1, it sharpens the distribution. 0: always choose the most probable token.
+    temperature: NonNegativeFloat = 1.0
     # Number of most probable tokens to keep. 0 and -1 keep all tokens.
     top_k: Annotated[int, Field(ge=-1)] | None = None
     # Keep the smallest set of most probable tokens whose total probability is at least this value.
     top_p: Fraction | None = None
     # Keep a token if its probability is at least this fraction of the highest probability.
     min_p: Fraction | None = None
+
+
+# The different rules of the samples, each with the rows that use these rules, int64 (n,). None stands for all rows.
+RuleGroups = Sequence[tuple[Rules, Tensor | None]]
 
 
 def uniforms(seed: int, series: int) -> Iterator[float]:
@@ -151,7 +148,7 @@ def choose(logits: Tensor, uniform: Tensor, rules: Rules, seen: Tensor | None = 
     # no temperature makes a logit infinite.
     logits = logits.double()
     highest = logits.amax(dim=-1, keepdim=True)  # (B, 1)
-    logits = apply_temperature(logits - highest, rules.temperature)
+    logits = (logits - highest) / rules.temperature
 
     if rules.top_k is not None and rules.top_k > 0:
         logits = apply_top_k(logits, rules.top_k)
@@ -165,34 +162,24 @@ def choose(logits: Tensor, uniform: Tensor, rules: Rules, seen: Tensor | None = 
     return torch.searchsorted(cumulative, places, right=True).squeeze(-1)  # (B,)
 
 
-class Drawing(NamedTuple):
-    """What one step draws. B is the number of rows; log-probabilities come from the logits before any rule, in nats."""
-
-    tokens: Tensor  # int64 (B, 1)
-    highest: Tensor  # (B, 1), the highest logits; they are finite if all logits are
-    # None: no sample wants log-probabilities.
-    log_probabilities: Tensor | None  # float64 (B, 1), those of the tokens
-    likeliest: Tensor | None  # int64 (B, n), the most probable tokens, the most probable first
-    of_likeliest: Tensor | None  # float64 (B, n), the log-probabilities of the most probable tokens
-
-    def packed(self) -> Tensor:
-        """Return all columns as float64 (B, 2 or more), which represents every id exactly. One copy reads them all."""
-        return torch.cat([column.double() for column in self if column is not None], dim=1)
-
-
 def draw(
     logits: Tensor,
     uniform: Tensor,
-    groups: Sequence[tuple[Rules, Tensor | None]],
+    groups: RuleGroups,
     n_likeliest: int | None,
     seen: Tensor | None,
-) -> Drawing:
+) -> Tensor:
     """Draw a token for each row, and mark the tokens in seen.
 
     Args:
         logits, uniform, seen: see choose.
-        groups: the different rules, each with its rows, int64 (n,). None stands for all rows.
+        groups: see RuleGroups.
         n_likeliest: number of most probable tokens to return. None: no log-probabilities either.
+
+    Returns float64 (B, 2 or more), which represents every id exactly, so that one copy reads everything: the tokens,
+    the highest logits, and then the log-probabilities of the tokens, the n_likeliest most probable tokens, and their
+    log-probabilities. A highest logit is finite if all logits of the row are. Log-probabilities are in nats, from the
+    logits before any rule.
     """
     tokens = torch.zeros(len(logits), dtype=torch.int64, device=logits.device)  # (B,)
     for rules, rows in groups:
@@ -206,9 +193,9 @@ def draw(
     if seen is not None:
         seen.scatter_(1, tokens, True)
 
-    highest = logits.amax(dim=-1, keepdim=True)  # (B, 1)
-    if n_likeliest is None:
-        return Drawing(tokens, highest, None, None, None)
-    of_all = logits.double().log_softmax(dim=-1)  # (B, V)
-    of_likeliest, likeliest = of_all.topk(min(n_likeliest, of_all.size(-1)), dim=-1)  # (B, n) each
-    return Drawing(tokens, highest, of_all.gather(-1, tokens), likeliest, of_likeliest)
+    columns = [tokens, logits.amax(dim=-1, keepdim=True)]  # (B, 1) each
+    if n_likeliest is not None:
+        of_all = logits.double().log_softmax(dim=-1)  # (B, V)
+        of_likeliest, likeliest = of_all.topk(min(n_likeliest, of_all.size(-1)), dim=-1)  # (B, n)
+        columns += [of_all.gather(-1, tokens), likeliest, of_likeliest]
+    return torch.cat([column.double() for column in columns], dim=1)

@@ -9,9 +9,10 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from gptmini.generation.decoding import MOST_SAMPLES, Request
+from gptmini.generation.compiled import CompiledSession
 from gptmini.generation.rules import Rules
-from gptmini.generation.session import Session, TextPiece
+from gptmini.generation.sample import MOST_SAMPLES, Request, TextPiece
+from gptmini.generation.session import Session
 from gptmini.model import GPT, in_eval_mode, is_packed
 from gptmini.settings import (
     SAMPLE_BATCH_SIZE,
@@ -89,12 +90,11 @@ def generate_stream(
         capacity = max(map(len, ids), default=0) + request.rules.max_new_tokens
 
     with in_eval_mode(model):
-        session = Session(
+        session = (CompiledSession if compile else Session)(
             model,
             tokenizer,
             batch_size=min(batch_size, len(ids) * num_samples),
             capacity=capacity,
-            compile=compile,
         )
         for each in request.for_prompts(ids, num_samples):
             session.add(each)

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from gptmini.checkpoint import header, write_checkpoint
-from gptmini.generation import CompiledDecoder, Decoder, Request, Rules, pack
+from gptmini.generation import CompiledSession, Request, Rules, Session, pack
 from gptmini.interop import to_hugging_face
 from gptmini.model import GPT, new_gpt, preset
 from gptmini.system.hardware import DTYPES, choose_device, choose_dtype, clock
@@ -79,6 +79,7 @@ GOALS = {
     ("gpt2", 8): "at least 1.7",
 }
 PROMPT_LENGTH = 8  # tokens
+FIRST_CHARACTER = 0x10000  # of the random models' tokenizers; surrogates come before it
 RULES = {"temperature": 0.8, "top_k": 50}
 SUMS = 2  # sums per measurement, so that the launch of a GPU kernel does not count
 READ = 2**27  # elements of the tensor whose sum gives the bandwidth: 512 MB, larger than any cache
@@ -201,17 +202,20 @@ def bandwidth(device: str) -> float:
 def ours(model: GPT, prompt: Tensor, n_tokens: int, *, compile: bool) -> Callable[[], None]:
     """Return a function that draws n_tokens after the prompt (B, T) with gptmini."""
     rules = Rules(max_new_tokens=n_tokens, **RULES)
+    # These characters exist for every vocabulary of SIZES.
+    characters = map(chr, range(FIRST_CHARACTER, FIRST_CHARACTER + model.config.vocab_size))
+    tokenizer = CharTokenizer("".join(characters), end_of_text=False)
     if prompt.device.type == "cpu" and not compile:
         model = pack(copy.deepcopy(model))  # gptmini sample packs, too
 
     def run() -> None:
         capacity = prompt.size(1) + n_tokens
-        kind = CompiledDecoder if compile else Decoder
-        decoder = kind(model, batch_size=len(prompt), capacity=capacity)
+        kind = CompiledSession if compile else Session
+        session = kind(model, tokenizer, batch_size=len(prompt), capacity=capacity)
         for series, ids in enumerate(prompt.tolist()):
-            decoder.add(Request(prompt=ids, rules=rules, seed=0, series=series))
-        for _ in range(n_tokens):
-            decoder.draw()
+            session.add(Request(prompt=ids, rules=rules, series=series))
+        for _ in session.pieces():
+            pass
 
     return run
 

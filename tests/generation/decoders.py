@@ -3,9 +3,10 @@
 import pytest
 import torch
 
-from gptmini.generation import CompiledDecoder, Decoder, Request, Rules
+from gptmini.generation import CompiledSession, Request, Rules, Session
 from gptmini.model import GPTConfig, new_gpt
-from sizes import GPT2, LLAMA, MODERN, SMEARED, G
+from gptmini.tokenizer import CharTokenizer
+from sizes import GPT2, LLAMA, MODERN, SMEARED, G, V
 
 GROUPED = {"n_kv_heads": G}  # the cache has fewer heads than there are query heads
 PRESETS = pytest.mark.parametrize(
@@ -20,6 +21,7 @@ PROMPTS = [
     [3, 8],
     [4, 6, 2, 6, 4],
 ]
+LETTERS = CharTokenizer("abcdefghijklmnopqrstuvwxyz"[:V], end_of_text=False)
 SETTINGS = {"temperature": 1.5, "top_k": 8, "top_p": 0.95, "min_p": 0.01, "repetition_penalty": 1.3}
 
 
@@ -46,21 +48,22 @@ def generate(
     **rules,
 ):
     """Return the ids drawn for each prompt; ends has pairs (sample, number of tokens after which it ends)."""
-    decoder = (CompiledDecoder if compile else Decoder)(
+    session = (CompiledSession if compile else Session)(
         model,
+        LETTERS,
         batch_size=min(batch_size, len(prompts)),
         capacity=max(map(len, prompts)) + n_tokens,
     )
     for prompt, number in zip(prompts, series or range(len(prompts)), strict=True):
-        decoder.add(Request(prompt=prompt, rules=Rules(**rules), seed=seed, series=number))
+        session.add(Request(prompt=prompt, rules=Rules(**rules), seed=seed, series=number))
     drawn = [[] for _ in prompts]
     lasts = dict.fromkeys(range(len(prompts)), n_tokens) | dict(ends)
 
-    while new := decoder.draw():
-        assert len(new) <= batch_size
-        for sample, token, _, _ in new:
-            drawn[sample].append(token)
-            if len(drawn[sample]) == lasts[sample]:
-                decoder.end(sample)
+    while pieces := session.step():
+        assert len(pieces) <= batch_size
+        for piece in pieces:
+            drawn[piece.sample].append(piece.token)
+            if len(drawn[piece.sample]) == lasts[piece.sample]:
+                session.end(piece.sample)
 
     return drawn

@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from generation.decoders import GROUPED, PRESETS, PROMPTS, SETTINGS, generate, make
-from gptmini.generation import Decoder, Request, Rules, choose
-from gptmini.generation.decoding import NOT_FINITE
+from generation.decoders import GROUPED, LETTERS, PRESETS, PROMPTS, SETTINGS, generate, make
+from gptmini.generation import Request, Rules, Session
+from gptmini.generation.rules import choose
 from gptmini.model import GPT
 from sizes import GPT2, LLAMA, SMEARED, V
 
@@ -120,15 +120,15 @@ class ScalarReads(TorchDispatchMode):
 
 def test_rows_of_different_lengths_are_decoded_without_reading_a_number_off_the_device():
     model = make(LLAMA)
-    decoder = Decoder(model, batch_size=5)
+    session = Session(model, LETTERS, batch_size=5)
     for prompt in PROMPTS:
-        decoder.add(Request(prompt=prompt, rules=Rules(temperature=0), seed=0))
-    decoder.draw()  # encodes the prompts
-    assert isinstance(decoder._slots.lengths, torch.Tensor)
+        session.add(Request(prompt=prompt, rules=Rules(temperature=0), seed=0))
+    session.step()  # encodes the prompts
+    assert isinstance(session._slots.lengths, torch.Tensor)
 
     with ScalarReads() as reads:
         for _ in range(3):
-            decoder.draw()
+            session.step()
     assert reads.n_reads == 0
 
 
@@ -141,34 +141,33 @@ def test_logits_that_are_not_finite_end_their_own_sample_only():
     alone = {i: drawn_alone(model, [i, 2], rules, seed=0, n_tokens=6) for i in (1, 3)}
     assert 5 not in alone[1] + alone[3]
 
-    decoder = Decoder(model, batch_size=3, reuse=True)
-    first = decoder.add(Request(prompt=[1, 2], rules=rules, seed=0))
-    bad = decoder.add(Request(prompt=[4, 5, 4], rules=rules, seed=0))
-    found = [decoder.draw()]
-    assert [drawn.token for drawn in found[0] if drawn.sample == bad] == [NOT_FINITE]
-    decoder.end(bad)
-    second = decoder.add(Request(prompt=[3, 2], rules=rules, seed=0))
-    found += [decoder.draw() for _ in range(6)]
+    session = Session(model, LETTERS, batch_size=3, reuse=True)
+    first = session.add(Request(prompt=[1, 2], rules=rules, seed=0))
+    bad = session.add(Request(prompt=[4, 5, 4], rules=rules, seed=0))
+    found = [session.step()]
+    assert [piece.finish for piece in found[0] if piece.sample == bad] == ["not_finite"]
+    second = session.add(Request(prompt=[3, 2], rules=rules, seed=0))
+    found += [session.step() for _ in range(6)]
     for sample, tokens in ((first, alone[1]), (second, alone[3])):
         drawn = [one.token for step in found for one in step if one.sample == sample]
         assert drawn[:6] == tokens
 
     # The row has no trace of it: its cache is also visible to shorter samples, behind a mask.
-    assert all(tensor.isfinite().all() for tensor in decoder.cache.tensors)
+    assert all(tensor.isfinite().all() for tensor in session.cache.tensors)
 
 
 def drawn_alone(model, prompt, rules, *, seed, n_tokens):
-    """The ids of a sample that has a decoder of its own."""
-    decoder = Decoder(model)
-    decoder.add(Request(prompt=prompt, rules=rules, seed=seed))
-    return [decoder.draw()[0].token for _ in range(n_tokens)]
+    """The ids of a sample that has a session of its own."""
+    session = Session(model, LETTERS)
+    session.add(Request(prompt=prompt, rules=rules, seed=seed))
+    return [session.step()[0].token for _ in range(n_tokens)]
 
 
 @pytest.mark.slow
 @PRESETS
 def test_the_next_turn_of_a_chat_encodes_only_what_is_new(preset, monkeypatch):
     model = make(preset, context_length=40)
-    decoder = Decoder(model, batch_size=2, reuse=True)
+    session = Session(model, LETTERS, batch_size=2, reuse=True)
     encoded = []
     hidden = GPT.hidden
 
@@ -183,9 +182,9 @@ def test_the_next_turn_of_a_chat_encodes_only_what_is_new(preset, monkeypatch):
             encoded.clear()
             with monkeypatch.context() as patch:
                 patch.setattr(GPT, "hidden", count)
-                number = decoder.add(Request(prompt=chat, rules=Rules(temperature=1.2), seed=seed))
-                answer = [decoder.draw()[0].token for _ in range(3)]
-                decoder.end(number)
+                number = session.add(Request(prompt=chat, rules=Rules(temperature=1.2), seed=seed))
+                answer = [session.step()[0].token for _ in range(3)]
+                session.end(number)
             # The last id of an answer was drawn and not encoded; the newest id of a prompt is not either.
             assert encoded == ([len(chat) - 1] if turn == 0 else [2])
             expected = drawn_alone(model, chat, Rules(temperature=1.2), seed=seed, n_tokens=3)
@@ -197,9 +196,9 @@ def test_the_next_turn_of_a_chat_encodes_only_what_is_new(preset, monkeypatch):
 @pytest.mark.parametrize("preset", [LLAMA, SMEARED], ids=["llama", "smeared"])
 def test_a_cache_that_is_smaller_than_the_context_acts_like_a_shorter_context(preset):
     rules = Rules(temperature=1.2)
-    decoder = Decoder(make(preset, context_length=40), capacity=preset["context_length"])
+    session = Session(make(preset, context_length=40), LETTERS, capacity=preset["context_length"])
     for prompt in PROMPTS:  # one is longer than the cache
-        number = decoder.add(Request(prompt=prompt, rules=rules, seed=1))
-        found = [decoder.draw()[0].token for _ in range(30)]
-        decoder.end(number)
+        number = session.add(Request(prompt=prompt, rules=rules, seed=1))
+        found = [session.step()[0].token for _ in range(30)]
+        session.end(number)
         assert found == drawn_alone(make(preset), prompt, rules, seed=1, n_tokens=30)

@@ -9,7 +9,6 @@ from gptmini.generation import Rules
 from gptmini.generation.rules import (
     apply_min_p,
     apply_repetition_penalty,
-    apply_temperature,
     apply_top_k,
     apply_top_p,
 )
@@ -44,8 +43,7 @@ def transformers(monkeypatch):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize(
     ("rule", "warper", "setting"),
-    [(apply_temperature, "TemperatureLogitsWarper", t) for t in (0.1, 0.8, 1.0, 2.5)]
-    + [(apply_top_k, "TopKLogitsWarper", k) for k in (1, 4, 11, 50)]
+    [(apply_top_k, "TopKLogitsWarper", k) for k in (1, 4, 11, 50)]
     + [(apply_top_p, "TopPLogitsWarper", p) for p in (0.0, 1e-9, 0.3, 0.5, 0.9, 0.999)]
     + [(apply_min_p, "MinPLogitsWarper", p) for p in (0.0, 1e-9, 0.02, 0.3, 0.99, 1.0)],
 )

@@ -9,12 +9,12 @@ from generation.decoders import make as make_model
 from gptmini.generation import (
     Request,
     Rules,
-    SampleText,
     Session,
     generate,
     generate_stream,
     prompt_ids,
 )
+from gptmini.generation.sample import Sample
 from gptmini.system.errors import UserError
 from gptmini.tokenizer import CharTokenizer, byte
 from sizes import LLAMA, TALKATIVE
@@ -128,14 +128,14 @@ def test_an_empty_prompt_text_becomes_what_starts_a_document():
 
 def stream(tokenizer, ids, stop=()):
     """Return the pieces up to a stop string, and the rest of the text."""
-    text = SampleText(tokenizer, Request(rules=Rules(), seed=0, stop=stop))
+    sample = Sample(0, Request(rules=Rules(), stop=stop), tokenizer)
     pieces = []
     for i in ids:
-        piece, finish = text.add(i)
+        piece, finish = sample.add(i)
         pieces.append(piece)
         if finish is not None:
             return pieces, ""
-    return pieces, text.add(tokenizer.end_of_text)[0]
+    return pieces, sample.add(tokenizer.end_of_text)[0]
 
 
 @given(st.lists(st.binary(max_size=4) | st.sampled_from("aé€😀").map(str.encode)))

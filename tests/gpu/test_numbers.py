@@ -6,8 +6,9 @@ import lightning as L
 import pytest
 import torch
 
-from gptmini.generation import CompiledDecoder, Decoder, Request, Rules
+from gptmini.generation import CompiledSession, Request, Rules, Session
 from gptmini.model import training_loss
+from gptmini.tokenizer import CharTokenizer
 from gpu.parts import KINDS, OPTIMIZERS, TRY_ON_CPU, drawn, model_of
 from training.watchers import Figures
 
@@ -88,17 +89,19 @@ def test_compiled_equals_eager(run, kind, precision):
 
 
 @KINDS
-def test_a_compiled_decoder_draws_the_ids_of_the_eager_one(device, kind):
+def test_a_compiled_session_draws_the_ids_of_the_eager_one(device, kind):
     model = model_of(kind).to(device).eval()
     rules = Rules(temperature=0.8, top_k=50)
+    characters = map(chr, range(32, 32 + model.config.vocab_size))
+    tokenizer = CharTokenizer("".join(characters), end_of_text=False)
 
     def drawn_ids(kind):
-        decoder = kind(model, batch_size=2, capacity=23)
+        session = kind(model, tokenizer, batch_size=2, capacity=23)
         for series, prompt in enumerate([[1, 2, 3], [4, 5]]):
-            decoder.add(Request(prompt=prompt, rules=rules, seed=0, series=series))
-        return [[drawn.token for drawn in decoder.draw()] for _ in range(20)]
+            session.add(Request(prompt=prompt, rules=rules, seed=0, series=series))
+        return [[piece.token for piece in session.step()] for _ in range(20)]
 
-    assert drawn_ids(CompiledDecoder) == drawn_ids(Decoder)
+    assert drawn_ids(CompiledSession) == drawn_ids(Session)
 
 
 class Agreeing(L.Callback):

@@ -8,7 +8,8 @@ import torch
 from tokenizers import processors
 
 from gptmini import tokenizer
-from gptmini.generation import Request, Rules, SampleText
+from gptmini.generation import Request, Rules
+from gptmini.generation.sample import Sample
 from gptmini.interop import read_folder, write_folder, write_gguf
 from gptmini.interop.folder_settings import (
     parse_source_settings,
@@ -165,7 +166,7 @@ def test_the_token_that_closes_an_answer_is_an_end_everywhere(tmp_path, closing,
     again = tokenizer.from_dict(json.loads(json.dumps(tuned.to_dict())))
     assert again.to_dict() == tuned.to_dict()
     assert (again.end_of_text, again.more_ends, tuned.to_dict()["more_ends"]) == (0, [2], [])
-    assert SampleText(again, Request(rules=Rules(), seed=0)).add(2) == ("", "end_of_text")
+    assert Sample(0, Request(rules=Rules()), again).add(2) == ("", "end_of_text")
 
     ids = {"eos_token_id": 0, "bos_token_id": 1}
     files = {"config.json": ids | {"model_type": "qwen3"}, "generation_config.json": ids}
