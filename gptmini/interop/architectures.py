@@ -185,11 +185,6 @@ def _llama_style(class_name: str, **our_values: Any) -> Architecture:
     )
 
 
-def is_conv1d(name: str, n_axes: int) -> bool:
-    """Return whether a weight of transformers is the matrix of a Conv1D of GPT-2, which has the shape (in, out)."""
-    return name.startswith(_GPT2.block_prefix) and n_axes == 2
-
-
 # The keys are the values that model_type may have.
 ARCHITECTURES = {
     "gpt2": _GPT2,

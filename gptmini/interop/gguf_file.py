@@ -14,10 +14,10 @@ import numpy as np
 from torch import Tensor
 
 from gptmini.attention import frequencies, scale_frequencies
-from gptmini.interop.architectures import ARCHITECTURES, is_conv1d
+from gptmini.interop.architectures import ARCHITECTURES
 from gptmini.interop.folder_settings import parse_source_settings, special_ids
 from gptmini.interop.gguf_tokenizer import add_tokenizer
-from gptmini.interop.hugging_face import to_hugging_face
+from gptmini.interop.hugging_face import to_hugging_face, transpose_conv1d
 from gptmini.interop.llama import ROTATED_SUFFIXES
 from gptmini.model import GPT, NORM_EPS
 from gptmini.system.errors import UserError
@@ -167,8 +167,7 @@ def _tensors_of(model: GPT, kind: str, state: dict[str, Tensor]) -> dict[str, np
         if not bool(weight.isfinite().all()):
             raise UserError(f"every weight must be finite, but {their_name} is not")
 
-        is_transposed = is_conv1d(their_name, weight.ndim)
-        values = (weight.T if is_transposed else weight).contiguous()
+        values = transpose_conv1d(their_name, weight).contiguous()
         if KINDS[kind] == "llama" and their_name.endswith(ROTATED_SUFFIXES):
             values = _with_adjacent_pairs(values, model.config.head_width)
         tensors[name] = values.numpy().astype(np.float32)

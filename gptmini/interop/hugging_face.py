@@ -17,7 +17,6 @@ from gptmini.interop.architectures import (
     Architecture,
     check_setting,
     choose_architecture,
-    is_conv1d,
     known_model_type,
     refuse,
 )
@@ -61,7 +60,7 @@ def build_gpt(config: GPTConfig, state: dict[str, Tensor], kind: str) -> GPT:
         if kind in llama.KINDS:
             state = llama.swap_halves(state, config)
         for name, their_names in names.items():
-            parts = [_transpose_conv1d(part, state[part]) for part in their_names]
+            parts = [transpose_conv1d(part, state[part]) for part in their_names]
             weights[name] = torch.cat(parts).float()
             if name in VOCABULARY:
                 weights[name] = F.pad(weights[name], (0, 0, 0, n_padding))
@@ -119,7 +118,7 @@ def to_hugging_face(model: GPT, *, kind: str | None = None) -> tuple[dict, dict[
             d_keys = (config.n_kv_heads or config.n_heads) * config.head_width
             parts = weight.split([d_queries, d_keys, d_keys])
         for their_name, part in zip(their_names, parts, strict=True):
-            state[their_name] = _transpose_conv1d(their_name, part).clone()
+            state[their_name] = transpose_conv1d(their_name, part).clone()
 
     if config.tie_embeddings:
         state["lm_head.weight"] = state[_embedding_name(kind)]
@@ -140,9 +139,10 @@ def _weight_or_zeros(weights: dict[str, Tensor], name: str) -> Tensor:
     return weight.new_zeros(len(weight))
 
 
-def _transpose_conv1d(their_name: str, weight: Tensor) -> Tensor:
-    """Transpose the weight of a Conv1D in GPT-2, (in, out), to (out, in) or back. Return other weights unchanged."""
-    return weight.T if is_conv1d(their_name, weight.ndim) else weight
+def transpose_conv1d(their_name: str, weight: Tensor) -> Tensor:
+    """Transpose the matrix of a Conv1D in GPT-2, (in, out), to (out, in) or back. Return other weights unchanged."""
+    is_conv1d = their_name.startswith(ARCHITECTURES["gpt2"].block_prefix) and weight.ndim == 2
+    return weight.T if is_conv1d else weight
 
 
 def to_gpt_config(config: dict) -> GPTConfig:

@@ -4,8 +4,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from gptmini.interop.architectures import is_conv1d
-from gptmini.interop.hugging_face import build_gpt
+from gptmini.interop.hugging_face import build_gpt, transpose_conv1d
 from gptmini.model import GPT, config_from_file
 from gptmini.system.errors import UserError
 from gptmini.system.untrusted import read_pickle
@@ -70,7 +69,7 @@ def _state(weights: dict[str, Tensor], *, n_vocab: int) -> dict[str, Tensor]:
             continue
         if name in ("transformer.wte.weight", "lm_head.weight"):
             weight = weight[:n_vocab]
-        state[name] = weight.T if is_conv1d(name, weight.ndim) else weight
+        state[name] = transpose_conv1d(name, weight)
     return state
 
 
