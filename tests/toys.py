@@ -3,6 +3,7 @@
 import torch
 
 from gptmini.data import Corpus, Document
+from gptmini.interop.hugging_face import build_gpt, to_gpt_config
 from gptmini.model import GPTConfig, new_gpt
 
 
@@ -43,3 +44,8 @@ def wide_gpt(arguments, *, dtype=torch.float32, std=0.3):
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=std)
     return model
+
+
+def from_hugging_face(config, state):
+    """Return the GPT of a model of transformers: its config's to_dict(), and its state_dict()."""
+    return build_gpt(to_gpt_config(config), state, config["model_type"])

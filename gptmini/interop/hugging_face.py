@@ -33,17 +33,11 @@ OPTIONAL = {"gpt2": ("n_inner",), "llama": ("num_key_value_heads",)}
 SHOWN = 5  # maximum number of weight names that an error message shows
 
 
-def from_hugging_face(config: dict, state: dict[str, Tensor]) -> GPT:
-    """Build the GPT that computes the same logits as a Hugging Face model of a type in ARCHITECTURES.
-
-    config is the result of to_dict() of the model's config, and state is the model's state_dict(). Raises UserError if
-    GPT does not support the model type or a setting, or if a weight is missing or has the wrong shape.
-    """
-    return build_gpt(to_gpt_config(config), state, config["model_type"])
-
-
 def build_gpt(config: GPTConfig, state: dict[str, Tensor], kind: str) -> GPT:
-    """Build the GPT of a config from the weights of a Hugging Face model of type `kind`."""
+    """Build the GPT that computes the same logits as a Hugging Face model of type `kind` with this state_dict().
+
+    Raises UserError if a weight is missing or has the wrong shape.
+    """
     # Check the number of layers before weight names are made. Otherwise, a config with millions of layers would make
     # millions of names.
     if config.n_layers > len(state):
@@ -146,7 +140,10 @@ def transpose_conv1d(their_name: str, weight: Tensor) -> Tensor:
 
 
 def to_gpt_config(config: dict) -> GPTConfig:
-    """Translate a Hugging Face config to GPTConfig. Raises UserError with the setting that GPT does not support."""
+    """Translate a Hugging Face config, as its to_dict() returns it, to GPTConfig.
+
+    Raises UserError with the model type or the setting that GPT does not support.
+    """
     kind = known_model_type(config.get("model_type"))
     checked(config, llama.ConfigTypes)
     architecture = ARCHITECTURES[kind]

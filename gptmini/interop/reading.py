@@ -43,18 +43,12 @@ class Index(TypedDict):
     weight_map: Annotated[dict[str, FileName], Field(min_length=1)]
 
 
-def read_folder(path: Path) -> tuple[GPT, Tokenizer]:
-    """Return the GPT and the tokenizer of a folder with config.json, model.safetensors (or parts) and tokenizer.json.
-
-    Raises UserError if a file is damaged or pickled, or if GPT does not support a setting in a file. Raises OSError if
-    a file is missing.
-    """
-    _, tokenizer = read_sizes(path)
-    return read_model(path), tokenizer
-
-
 def read_model(path: Path) -> GPT:
-    """Return the GPT of a folder, in eval mode on the CPU. Raises the same errors as read_folder."""
+    """Return the GPT of a folder with config.json and model.safetensors (or parts), in eval mode on the CPU.
+
+    Raises UserError if a file is damaged or pickled, or if GPT does not support a setting. Raises OSError if a file is
+    missing.
+    """
     config, kind = _read_config(path)
     state: dict[str, Tensor] = {}
     for file in _weight_files(path):

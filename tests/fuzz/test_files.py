@@ -13,7 +13,7 @@ from fuzz.inputs import JUNK, PICKLED, broken, fuzz, outcome, same
 from fuzz.model_folders import MODELS, TEXT, coder_of, write_model
 from gptmini import tokenizer
 from gptmini.checkpoint.file import header
-from gptmini.interop.reading import read_folder, read_sizes
+from gptmini.loading import folder_source
 from gptmini.model import GPTConfig, new_gpt
 from gptmini.tokenizer import chat_encoder_of
 from sizes import TALKATIVE
@@ -124,8 +124,8 @@ def model_files(tmp_path_factory):
 
 def use(folder):
     """Read a model folder and use it as the commands do."""
-    model, coder = read_folder(folder)
-    read_sizes(folder)
+    source = folder_source(folder)
+    model, coder = source.model(), source.tokenizer
     model(torch.tensor([[1]]))
     coder.decode(range(coder.n_vocab))
     assert len(coder.byte_lengths()) == model.config.vocab_size

@@ -17,8 +17,7 @@ from gptmini.data.reading import cutting
 from gptmini.evaluation.held_out import PreparedText, TextFiles
 from gptmini.evaluation.measurement import TrainedModel, measure
 from gptmini.generation import prompt_ids
-from gptmini.interop.reading import read_folder
-from gptmini.loading import builder_of
+from gptmini.loading import builder_of, load
 from gptmini.tokenizer import from_dict
 from interop.library_tokenizers import learned
 
@@ -84,7 +83,7 @@ def file(tmp_path):
 
 def read(folder):
     """Return a folder's tokenizer, as restored from a checkpoint."""
-    _, tokenizer = read_folder(folder)
+    _, tokenizer = load(folder)
     return from_dict(tokenizer.to_dict())
 
 
@@ -101,7 +100,7 @@ def nats_of(theirs, window, n_scored):
 
 
 def measured(folder, text, *, per_document):
-    model, tokenizer = read_folder(folder)
+    model, tokenizer = load(folder)
     trained = TrainedModel(folder, model, from_dict(tokenizer.to_dict()))
     return measure(
         trained,

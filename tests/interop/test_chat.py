@@ -15,13 +15,13 @@ from gptmini.data import TextCorpus, prepare
 from gptmini.data.prepared import preparation
 from gptmini.data.prepared.batches import split_windows
 from gptmini.data.prepared.ids import without_marks
-from gptmini.interop.hugging_face import from_hugging_face
 from gptmini.interop.tokenizer_reading import read_tokenizer
 from gptmini.interop.tokenizer_writing import write_tokenizer
 from gptmini.model import training_loss
 from gptmini.system.errors import UserError
 from gptmini.tokenizer import chat_encoder_of, from_dict
 from interop.library_tokenizers import learned
+from toys import from_hugging_face
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 transformers = pytest.importorskip("transformers")

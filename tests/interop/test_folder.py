@@ -12,7 +12,8 @@ from safetensors.torch import load_file, save_file
 
 from gptmini import tokenizer
 from gptmini.data.reading.outputs import is_own_folder
-from gptmini.interop import read_folder, write_folder
+from gptmini.interop import write_folder
+from gptmini.loading import folder_source, load
 from gptmini.system.errors import UserError
 from gptmini.tokenizer import LibraryTokenizer
 from sizes import GPT2, MODERN
@@ -66,7 +67,7 @@ def test_transformers_and_gptmini_read_what_was_written(tmp_path, model, coder):
     ours, encoder = written(tmp_path / "out", model, coder)
     theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "out").eval()
     their_encoder = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
-    again, encoder_again = read_folder(tmp_path / "out")
+    again, encoder_again = load(tmp_path / "out")
 
     assert encoder_again.to_dict() == encoder.to_dict()
     tokens = some_tokens(encoder)
@@ -91,7 +92,7 @@ def test_what_transformers_saves_is_read(tmp_path):
     transformers.AutoTokenizer.from_pretrained(tmp_path / "out").save_pretrained(tmp_path / "saved")
     assert (tmp_path / "saved" / "model.safetensors.index.json").is_file()
 
-    read, reader = read_folder(tmp_path / "saved")
+    read, reader = load(tmp_path / "saved")
     assert reader.to_dict() == encoder.to_dict()
     tokens = some_tokens(encoder)
     torch.testing.assert_close(logits(read, tokens), logits(ours, tokens), atol=1e-6, rtol=1e-6)
@@ -154,7 +155,7 @@ def test_gpt2_is_read_as_the_hub_has_it(tmp_path):
     save_file(state, file, metadata={"format": "pt"})
 
     tokens = some_tokens(encoder)
-    read, _ = read_folder(tmp_path / "out")
+    read, _ = load(tmp_path / "out")
     torch.testing.assert_close(logits(read, tokens), logits(ours, tokens), atol=1e-6, rtol=1e-6)
 
 
@@ -250,7 +251,7 @@ def test_a_folder_that_gpt_does_not_compute_is_refused_in_one_line(
     shutil.copytree(sound / model, tmp_path / "out")
     damage(tmp_path / "out")
     with pytest.raises(UserError, match=said) as caught:
-        read_folder(tmp_path / "out")
+        folder_source(tmp_path / "out").model()
     assert re.fullmatch(r".+", str(caught.value))
 
 
@@ -287,12 +288,12 @@ def test_a_file_of_a_folder_may_be_a_link_to_a_file_but_no_device(tmp_path, whol
         (tmp_path / file.name).symlink_to(file)
     if name in SIDE_FILES[-2:]:
         (tmp_path / "model.safetensors").unlink()  # is read in preference to the file
-    read_folder(tmp_path)
+    folder_source(tmp_path).model()
 
     (tmp_path / name).unlink()
     (tmp_path / name).symlink_to(os.devnull)
     with pytest.raises(UserError, match=rf"^{tmp_path / name} is not a regular file$"):
-        read_folder(tmp_path)
+        folder_source(tmp_path).model()
 
 
 BY_WORDS = {
@@ -309,7 +310,7 @@ BY_WORDS = {
 def test_a_tokenizer_that_gives_other_ids_is_run_by_the_library(tmp_path, change):
     written(tmp_path / "out")
     edit("tokenizer.json", **change)(tmp_path / "out")
-    _, coder = read_folder(tmp_path / "out")
+    _, coder = load(tmp_path / "out")
     theirs = tokenizers.Tokenizer.from_file(str(tmp_path / "out" / "tokenizer.json"))
     assert isinstance(coder, LibraryTokenizer)
     text = "The cat's 12 hats"

@@ -10,12 +10,13 @@ from tokenizers import processors
 from gptmini import tokenizer
 from gptmini.generation import Request, Rules
 from gptmini.generation.sample import Sample
-from gptmini.interop import read_folder, write_folder, write_gguf
+from gptmini.interop import write_folder, write_gguf
 from gptmini.interop.folder_settings import (
     parse_source_settings,
     read_source_settings,
     stored_source_settings,
 )
+from gptmini.loading import load
 from gptmini.system.errors import UserError
 from gptmini.tokenizer import LibraryTokenizer
 from interop.library_tokenizers import learned
@@ -110,7 +111,7 @@ def as_transformers_reads(folder):
 @pytest.mark.parametrize("form", FORMS)
 def test_transformers_reads_the_same_of_an_imported_folder_and_of_its_export(form, tmp_path):
     source = made(form, tmp_path / "source")
-    model, coder = read_folder(source)
+    model, coder = load(source)
     out = tmp_path / "out"
     published = read_source_settings(source)
     write_folder(out, model, coder, sampling=SAMPLING, published=published)
@@ -119,7 +120,7 @@ def test_transformers_reads_the_same_of_an_imported_folder_and_of_its_export(for
 
 def test_another_model_type_has_the_same_ids_and_names_no_code(tmp_path):
     source = made("llama", tmp_path / "source")
-    model, coder = read_folder(source)
+    model, coder = load(source)
     settings = json.loads((source / "tokenizer_config.json").read_text())
     settings |= {"auto_map": {"AutoTokenizer": ["mine.py", None]}, "fast_tokenizer_files": ["a"]}
     (source / "tokenizer_config.json").write_text(json.dumps(settings))

@@ -11,14 +11,13 @@ from tokenizers import pre_tokenizers
 import gptmini
 from gptmini.generation import generate_stream
 from gptmini.interop import to_hugging_face, write_folder, write_gguf
-from gptmini.interop.hugging_face import from_hugging_face
-from gptmini.interop.reading import read_folder
 from gptmini.model import GPTConfig
 from gptmini.model.adapting import adapt
 from gptmini.system.errors import UserError
 from gptmini.tokenizer import LibraryTokenizer, from_dict
 from interop.library_tokenizers import learned
 from sizes import V
+from toys import from_hugging_face
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 transformers = pytest.importorskip("transformers")
@@ -153,7 +152,7 @@ def folder(tmp_path):
 @pytest.mark.slow
 def test_a_folder_is_read_and_written_with_its_tokenizer_to_the_letter(folder, tmp_path):
     path, theirs, coder = folder
-    model, tokenizer = read_folder(path)
+    model, tokenizer = gptmini.load(path)
     assert isinstance(tokenizer, LibraryTokenizer)
     assert (tokenizer.end_of_text, list(tokenizer.prefix_ids)) == (1, [0])
 
@@ -181,7 +180,7 @@ def test_an_export_names_the_positions_of_the_weights_and_not_the_context_of_tra
     folder, tmp_path
 ):
     path, theirs, _ = folder
-    model, tokenizer = read_folder(path)
+    model, tokenizer = gptmini.load(path)
     lengths = {"context_length": 7, "full_context_length": CONTEXT}
     tuned = adapt(model, GPTConfig(**asdict(model.config) | lengths)).eval()
     write_folder(tmp_path / "out", tuned, tokenizer, sampling={})
@@ -210,7 +209,7 @@ def test_a_sample_ends_at_each_id_that_ends_an_answer(folder, tmp_path):
 
     theirs.generation_config.eos_token_id = [1, end]
     theirs.generation_config.save_pretrained(path)
-    model, tokenizer = read_folder(path)
+    model, tokenizer = gptmini.load(path)
     expected = theirs.generate(prompt, max_new_tokens=64, do_sample=False)
     *answer, last = expected[0, prompt.size(1) :].tolist()
     assert last == end
@@ -222,7 +221,7 @@ def test_a_sample_ends_at_each_id_that_ends_an_answer(folder, tmp_path):
     # An id above the vocabulary is ignored.
     theirs.generation_config.eos_token_id = [1, end, 10**6]
     theirs.generation_config.save_pretrained(path)
-    assert list(read_folder(path)[1].more_ends) == [0, end]
+    assert list(gptmini.load(path)[1].more_ends) == [0, end]
 
     # A checkpoint and an exported folder contain the ids.
     again = from_dict(tokenizer.to_dict())
@@ -234,7 +233,7 @@ def test_a_sample_ends_at_each_id_that_ends_an_answer(folder, tmp_path):
 def test_a_gguf_file_names_the_rule_and_pairs_neighbours(folder, tmp_path):
     gguf = pytest.importorskip("gguf")
     path, theirs, _ = folder
-    model, tokenizer = read_folder(path)
+    model, tokenizer = gptmini.load(path)
     write_gguf(tmp_path / "m.gguf", model, tokenizer, name="mine", dtype="fp32")
     reader = gguf.GGUFReader(tmp_path / "m.gguf")
     assert reader.get_field("tokenizer.ggml.pre").contents() == "smollm"
@@ -265,6 +264,6 @@ def test_a_tokenizer_that_llama_cpp_has_no_rule_for_is_refused(folder, tmp_path,
     tree = json.loads((path / "tokenizer.json").read_text())
     tree["pre_tokenizer"]["pretokenizers"] = steps
     (path / "tokenizer.json").write_text(json.dumps(tree))
-    model, tokenizer = read_folder(path)
+    model, tokenizer = gptmini.load(path)
     with pytest.raises(UserError, match=r"llama\.cpp .*; export a folder instead"):
         write_gguf(tmp_path / "m.gguf", model, tokenizer, name="mine", dtype="fp32")

@@ -5,11 +5,11 @@ import os
 import pytest
 import torch
 
-from gptmini.interop.hugging_face import from_hugging_face, to_hugging_face
+from gptmini.interop.hugging_face import to_hugging_face
 from gptmini.model import GPT, GPTConfig
 from gptmini.system.errors import UserError
 from sizes import GPT2, MODERN, F, G
-from toys import wide_gpt
+from toys import from_hugging_face, wide_gpt
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 transformers = pytest.importorskip(
