@@ -116,15 +116,12 @@ def _generation(
     tokenizer: Tokenizer, sampling: Mapping[str, object], published: Published
 ) -> dict | None:
     """Return the content of generation_config.json, or None if the original folder does not have this file."""
+    if GENERATION in published:
+        return with_new_ends(published[GENERATION], tokenizer, published)
     if published:
-        generation = published.get(GENERATION)
-        return None if generation is None else with_new_ends(generation, tokenizer, published)
-
-    ids = special_ids(tokenizer, {})
+        return None
     # A token is required to pad a batch of prompts. Use end-of-text, because it never occurs inside a document.
-    if ids["pad_token_id"] is None:
-        ids["pad_token_id"] = tokenizer.end_of_text
-    return {**ids, **sampling}
+    return {**special_ids(tokenizer, {}), "pad_token_id": tokenizer.end_of_text, **sampling}
 
 
 def _write_weights(
@@ -132,14 +129,12 @@ def _write_weights(
 ) -> None:
     from huggingface_hub import save_torch_state_dict
 
-    is_tied = config["tie_word_embeddings"]
     # A GPT-2 with tied embeddings uses the weight names of the bare model, like OpenAI's GPT-2 on the hub. MLX reads
     # only these names.
-    prefix = GPT2_PREFIX if is_tied and config["model_type"] == "gpt2" else ""
+    is_bare = config["tie_word_embeddings"] and config["model_type"] == "gpt2"
+    prefix = GPT2_PREFIX if is_bare else ""
     weights = {}
     for name, weight in state.items():
-        if name == "lm_head.weight" and is_tied:
-            continue
         rounded = weight.to(dtype).contiguous()
         if not bool(rounded.isfinite().all()):
             raise UserError(f"every weight must be finite in {dtype}, but {name} is not")

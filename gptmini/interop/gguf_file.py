@@ -159,9 +159,6 @@ def _tensors_of(model: GPT, kind: str, state: dict[str, Tensor]) -> dict[str, np
 
     tensors = {}
     for their_name, weight in state.items():
-        # If the file does not contain an unembedding, llama.cpp uses the embedding.
-        if their_name == "lm_head.weight" and model.config.tie_embeddings:
-            continue
         name = names.get_name(their_name, try_suffixes=(".weight", ".bias"))
         assert name is not None, their_name
         if not bool(weight.isfinite().all()):

@@ -68,13 +68,14 @@ def build_gpt(config: GPTConfig, state: dict[str, Tensor], kind: str) -> GPT:
 def _names_in(state: dict[str, Tensor], model: GPT, kind: str) -> dict[str, list[str]]:
     config = model.config
     ours = model.state_dict()
-    names = dict(ARCHITECTURES[kind].weight_names(config))
-    names = {name: theirs for name, theirs in names.items() if name in ours}
+    all_names = ARCHITECTURES[kind].weight_names(config)
+    names = {name: their_names for name, their_names in all_names if name in ours}
     wanted = {their_name for their_names in names.values() for their_name in their_names}
 
     # Some files contain a tied embedding twice: under the name of the embedding, and under the name of the
     # unembedding.
-    head, embedding = "lm_head.weight", _embedding_name(kind)
+    head = "lm_head.weight"
+    (embedding,) = ARCHITECTURES[kind].weights_outside_blocks["embedding.weight"]
     is_twice = config.tie_embeddings and {head, embedding} <= set(state)
     if is_twice and torch.equal(state[head], state[embedding]):
         wanted.add(head)
@@ -93,7 +94,8 @@ def to_hugging_face(model: GPT, *, kind: str | None = None) -> tuple[dict, dict[
     """Return the config and state dict of the transformers model that computes the same logits as a GPT.
 
     kind is the model type, or None for the most widely known type that computes the same logits. The config includes
-    model_type, but not the special ids. Raises UserError with the setting that no model of this type supports.
+    model_type, but not the special ids. The state omits a tied unembedding. Raises UserError with the setting that no
+    model of this type supports.
     """
     config = model.config
     kind = choose_architecture(config, kind)
@@ -101,9 +103,13 @@ def to_hugging_face(model: GPT, *, kind: str | None = None) -> tuple[dict, dict[
     state = {}
     weights = model.state_dict()
     for name, their_names in ARCHITECTURES[kind].weight_names(config):
-        if name not in weights and kind in llama.KINDS:
+        if name in weights:
+            weight = weights[name]
+        elif kind in llama.KINDS:
             continue  # this bias or gain is optional in this model type
-        weight = _weight_or_zeros(weights, name)
+        else:  # GPT-2 has every bias, with one number for each row of the matrix
+            matrix = weights[f"{name.removesuffix('.bias')}.weight"]
+            weight = matrix.new_zeros(len(matrix))
         if name in VOCABULARY:
             weight = weight[: config.vocab_size]  # (V, C); removes the rows of padding
         parts = (weight,)
@@ -114,23 +120,9 @@ def to_hugging_face(model: GPT, *, kind: str | None = None) -> tuple[dict, dict[
         for their_name, part in zip(their_names, parts, strict=True):
             state[their_name] = transpose_conv1d(their_name, part).clone()
 
-    if config.tie_embeddings:
-        state["lm_head.weight"] = state[_embedding_name(kind)]
     if kind in llama.KINDS:
         state = llama.swap_halves(state, config)
     return _their_config(config, kind), state
-
-
-def _embedding_name(kind: str) -> str:
-    return ARCHITECTURES[kind].weights_outside_blocks["embedding.weight"][0]
-
-
-def _weight_or_zeros(weights: dict[str, Tensor], name: str) -> Tensor:
-    """Return a weight of the GPT. If a bias is missing, return zeros: one zero for each row of the weight matrix."""
-    if name in weights:
-        return weights[name]
-    weight = weights[f"{name.removesuffix('.bias')}.weight"]
-    return weight.new_zeros(len(weight))
 
 
 def transpose_conv1d(their_name: str, weight: Tensor) -> Tensor:

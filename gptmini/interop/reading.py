@@ -1,6 +1,5 @@
 """Read a Hugging Face model from the safetensors and JSON files in a folder. No code in the folder is run."""
 
-import os
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,6 +12,7 @@ from gptmini.interop.tokenizer_reading import read_tokenizer
 from gptmini.model import GPT, GPTConfig
 from gptmini.settings import FileName, checked
 from gptmini.system.errors import UserError
+from gptmini.system.files import exists
 from gptmini.system.untrusted import read_json
 from gptmini.system.untrusted_tensors import read_safetensors
 from gptmini.tokenizer import Tokenizer
@@ -97,7 +97,7 @@ def _weight_files(path: Path) -> list[Path]:
     index = checked(read_json(path / INDEX), Index, path / INDEX)
     names = sorted(set(index["weight_map"].values()))
     for name in names:
-        if not os.path.exists(path / name):  # noqa: PTH110 (Path.exists refuses some names)
+        if not exists(str(path / name)):
             raise UserError(f"{path / INDEX} lists {name!r:.80}; download this file too")
     return [path / name for name in names]
 

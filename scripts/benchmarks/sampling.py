@@ -231,7 +231,7 @@ def hugging_face(
     peer = transformers.AutoModelForCausalLM.from_config(
         transformers.AutoConfig.for_model(**config)
     )
-    peer.load_state_dict(state)
+    peer.load_state_dict(state, strict=not model.config.tie_embeddings)
     peer.eval().to(device=prompt.device, dtype=dtype)
 
     options = {"max_new_tokens": n_tokens, "do_sample": True, "pad_token_id": 0, **RULES}

@@ -91,7 +91,7 @@ def test_logits_equal_those_of_transformers_both_ways(model):
     again = transformers.AutoModelForCausalLM.from_config(
         transformers.AutoConfig.for_model(**config)
     )
-    again.load_state_dict(state)
+    again.load_state_dict(state, strict=not config["tie_word_embeddings"])
     with torch.no_grad():
         back = again.eval()(tokens).logits
     assert (back - expected).abs().max() < 1e-5 * largest

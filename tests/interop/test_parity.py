@@ -35,7 +35,7 @@ def in_transformers(config, state):
     kind = names[options.pop("model_type")]
     (class_name,) = options.pop("architectures")
     theirs = getattr(transformers, class_name)(getattr(transformers, f"{kind}Config")(**options))
-    theirs.load_state_dict(state)
+    theirs.load_state_dict(state, strict=not config["tie_word_embeddings"])
     return theirs.eval()
 
 
