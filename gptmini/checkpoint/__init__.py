@@ -9,12 +9,12 @@ from gptmini.system.lazy import lazy_names
 
 if TYPE_CHECKING:
     from gptmini.checkpoint.file import WEIGHTS_PREFIX as WEIGHTS_PREFIX
+    from gptmini.checkpoint.file import TrainingState as TrainingState
     from gptmini.checkpoint.file import config_of as config_of
     from gptmini.checkpoint.file import header as header
     from gptmini.checkpoint.file import read_checkpoint as read_checkpoint
     from gptmini.checkpoint.file import read_model as read_model
     from gptmini.checkpoint.file import step_of as step_of
     from gptmini.checkpoint.file import write_checkpoint as write_checkpoint
-    from gptmini.checkpoint.training_state import TrainingState as TrainingState
 else:
     __getattr__ = lazy_names(__name__)

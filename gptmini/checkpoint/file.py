@@ -6,7 +6,7 @@ only these two entries. The other entries, such as the optimizer state, are need
 
 import math
 from copy import deepcopy
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
@@ -70,17 +70,6 @@ def read_checkpoint(path: Path, *, mapped: bool = False, is_checked: bool = Fals
     Raises UserError if the file has a different format, is damaged, or contains pickled code.
     """
     checkpoint = read_tensors(path, mapped=mapped, checked=not is_checked)
-    _check_format(checkpoint, path)
-    return checkpoint
-
-
-def read_model(path: Path) -> GPT:
-    """Read the GPT of a checkpoint, in eval mode on the CPU. The optimizer state is not read into memory."""
-    mapped = build_model(read_checkpoint(path, mapped=True))
-    return deepcopy(mapped)  # another program may change the file
-
-
-def _check_format(checkpoint: dict, path: Path) -> None:
     entry = checkpoint.get("gptmini")
     if not isinstance(entry, dict) or not isinstance(checkpoint.get("state_dict"), dict):
         raise UserError(
@@ -94,6 +83,13 @@ def _check_format(checkpoint: dict, path: Path) -> None:
             f"{path} was written by gptmini {written_by:.20}, in format {entry.get('format')!r:.20}; export the model "
             "with that version, and import the export"
         )
+    return checkpoint
+
+
+def read_model(path: Path) -> GPT:
+    """Read the GPT of a checkpoint, in eval mode on the CPU. The optimizer state is not read into memory."""
+    mapped = build_model(read_checkpoint(path, mapped=True))
+    return deepcopy(mapped)  # another program may change the file
 
 
 def step_of(path: Path) -> float:
@@ -131,12 +127,9 @@ def build_model(checkpoint: dict) -> GPT:
 
 def config_of(entry: dict) -> GPTConfig:
     """Read the GPTConfig in the entry "gptmini" of a checkpoint. Raise UserError if the config is not a GPTConfig."""
-    settings = entry.get("config")
-    if not isinstance(settings, dict):
-        raise UserError("the checkpoint does not contain a config")
     try:
-        return config_from_file(settings)
-    except (ValueError, TypeError) as error:  # TypeError: a key is not a string
+        return config_from_file(entry.get("config"))
+    except (ValueError, TypeError) as error:  # TypeError: no config, or a key is not a string
         raise UserError(f"the config of the checkpoint is not a valid GPTConfig: {error}") from None
 
 
@@ -155,3 +148,57 @@ def _weights_of(state: dict) -> dict[str, Tensor]:
         names = ", ".join(sorted(map(str, dtypes)))
         raise UserError(f"all weights of the checkpoint must have the same dtype, got {names}")
     return weights
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingState:
+    """The other entries of a checkpoint, from which a run resumes."""
+
+    path: Path  # the checkpoint file
+    model: GPT  # in training mode, on the CPU
+    tokenizer: dict  # the tokenizer's to_dict()
+    data_folder: Path  # folder of the token files that the run started with
+    data_fingerprint: str  # fingerprint of the data's text, split and tokenizer
+    step: int  # optimizer steps done
+    max_steps: int  # the run's last optimizer step
+    validated_step: int  # latest validated step
+    # Path, step, optimizer and published details of the initial weights. None: the weights were random.
+    origin: dict | None
+    bad_steps: int  # steps that were not applied, because loss or gradient was not finite
+    bad_steps_in_a_row: int  # bad steps since the last applied step
+    optimizer: dict[str, dict[str, Tensor]]  # moments and step count of each parameter, by name
+    callbacks: dict[str, dict]  # state_dict() of each callback, by state_key
+
+    @classmethod
+    def parse(cls, checkpoint: dict, path: Path) -> "TrainingState":
+        """Build the training state of a checkpoint that read_checkpoint returned. `path` is the file of the checkpoint.
+
+        Raises UserError if the checkpoint holds only a model, or if its training state has a different layout.
+        """
+        try:
+            entry = checkpoint["gptmini"]
+            bad_steps, bad_steps_in_a_row = entry["bad_steps"]
+            (optimizer,) = checkpoint["optimizer_states"]
+
+            return cls(
+                path=path,
+                model=build_model(checkpoint).train(),
+                tokenizer=entry["tokenizer"],
+                data_folder=Path(entry["data"]["folder"]),
+                data_fingerprint=entry["data"]["fingerprint"],
+                step=checkpoint["global_step"],
+                max_steps=entry["max_steps"],
+                validated_step=entry["validated_step"],
+                origin=entry.get("init_from"),
+                bad_steps=bad_steps,
+                bad_steps_in_a_row=bad_steps_in_a_row,
+                optimizer=optimizer["state"],
+                callbacks=checkpoint["callbacks"],
+            )
+
+        except UserError as error:
+            raise UserError(f"{path}: {error}") from None
+        except (KeyError, TypeError, ValueError):  # an entry is missing or has a wrong type
+            raise UserError(
+                f"{path} has no training state that this version can resume from"
+            ) from None

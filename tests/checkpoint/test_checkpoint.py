@@ -10,8 +10,7 @@ import torch
 
 import gptmini
 from checkpoint.checkpoints import LEARNED, ROTARY, make, small
-from gptmini.checkpoint.file import step_of, write_checkpoint
-from gptmini.checkpoint.training_state import TrainingState
+from gptmini.checkpoint.file import TrainingState, step_of, write_checkpoint
 from gptmini.model import new_gpt
 from gptmini.system.errors import UserError
 

@@ -10,8 +10,7 @@ from torch.distributed.tensor import DTensor
 from torch.profiler import ProfilerActivity, profile
 
 from forked import as_rank, in_processes
-from gptmini.checkpoint.file import read_checkpoint
-from gptmini.checkpoint.training_state import TrainingState
+from gptmini.checkpoint.file import TrainingState, read_checkpoint
 from gptmini.training.callbacks.checkpoints import RunCheckpoints
 from gptmini.training.devices.distributed import gathered
 from gptmini.training.optimizer_state import gather_optimizer_state
