@@ -43,9 +43,7 @@ class PreparedText:
                 f"{self._store.folder} does not store where documents end, which --per-document and models with "
                 "different tokenizers require; give plain text files with --text"
             )
-        preparer = from_dict(
-            self._store.tokenizer_state
-        )  # the tokenizer that the folder was prepared with
+        preparer = from_dict(self._store.tokenizer_state)  # of the folder, not of the model
         documents = list(self._prepared_documents(preparer))
         texts = [
             preparer.decode(ids.tolist()).removeprefix(preparer.prefix_text) for ids in documents

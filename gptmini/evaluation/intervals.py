@@ -6,7 +6,9 @@ import numpy as np
 
 from gptmini.evaluation.score import Sums
 
-SHARE = 0.95  # fraction of the texts whose intervals contain the value of their source
+# If many texts with parts of the same lengths are sampled from a source, this fraction of their intervals contains the
+# value of the source.
+SHARE = 0.95
 # Quantiles of Student's t distribution for SHARE. A straight line between them is at most 2 % above the curve.
 INVERSE_DEGREES = (0, 1 / 20, 1 / 10, 1 / 5, 1 / 3, 1 / 2)  # 1 / degrees of freedom
 QUANTILES = (1.960, 2.086, 2.228, 2.571, 3.182, 4.303)
@@ -15,11 +17,7 @@ FEWEST_EQUAL_PARTS = 3
 
 
 class Interval(NamedTuple):
-    """A confidence interval.
-
-    If many texts with parts of the same lengths are sampled from a source, the fraction SHARE of their intervals
-    contains the value of the source.
-    """
+    """A confidence interval. SHARE says how often it contains the true value."""
 
     low: float
     high: float

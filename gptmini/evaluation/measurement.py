@@ -159,10 +159,9 @@ def _figures(model: Measurement) -> dict[str, Any]:
 def _comparison(first: Measurement, second: Measurement) -> dict[str, Any]:
     interval, share_won = compare(first.sums, second.sums)
     difference = second.evaluation.bits_per_byte - first.evaluation.bits_per_byte
-    figure = _figure(difference, _scaled(interval, first))
     return {
-        "bits_per_byte": figure["value"],
-        "interval": figure["interval"],
+        "bits_per_byte": difference,
+        "interval": _scaled(interval, first),
         "share_won_by_first": share_won,
     }
 
