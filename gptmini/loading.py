@@ -73,7 +73,7 @@ def source_of(path: str | Path) -> ModelSource:
     if not _is_hugging_face(path):
         return checkpoint_source(path)
 
-    config, tokenizer = interop.read_sizes(path)
+    config, tokenizer = interop.read_config_and_tokenizer(path)
     return ModelSource(
         path=path,
         config=config,

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from gptmini.interop.hub_models import is_hub_name as is_hub_name
     from gptmini.interop.hugging_face import to_hugging_face as to_hugging_face
     from gptmini.interop.nanogpt import read_nanogpt as read_nanogpt
+    from gptmini.interop.reading import read_config_and_tokenizer as read_config_and_tokenizer
     from gptmini.interop.reading import read_model as read_model
-    from gptmini.interop.reading import read_sizes as read_sizes
     from gptmini.interop.tokenizer_reading import read_tokenizer as read_tokenizer
 else:
     __getattr__ = lazy_names(__name__)

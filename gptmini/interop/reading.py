@@ -62,10 +62,16 @@ def read_model(path: Path) -> GPT:
         raise UserError(f"{path / 'config.json'}: {error}") from None
 
 
-def read_sizes(path: Path) -> tuple[GPTConfig, Tokenizer]:
+def read_config_and_tokenizer(path: Path) -> tuple[GPTConfig, Tokenizer]:
     """Return the config of the model and the tokenizer in a folder. The weights are not read."""
     config, _ = _read_config(path)
-    return config, _tokenizer_for(config, path)
+    ends: list[int] = []
+    for file in (path / "config.json", path / "generation_config.json"):
+        if file.exists():
+            ends += checked(read_json(file), Ends, file).get("eos_token_id", [])
+    # If a config does not have an end id, transformers writes the end id of GPT-2. This id may exceed the vocabulary.
+    ends = [end for end in dict.fromkeys(ends) if end < config.vocab_size]
+    return config, read_tokenizer(path, n_vocab=config.vocab_size, ends=ends)
 
 
 def _read_config(path: Path) -> tuple[GPTConfig, str]:
@@ -75,16 +81,6 @@ def _read_config(path: Path) -> tuple[GPTConfig, str]:
         return to_gpt_config(values), values["model_type"]
     except UserError as error:
         raise UserError(f"{file}: {error}") from None
-
-
-def _tokenizer_for(config: GPTConfig, path: Path) -> Tokenizer:
-    ends: list[int] = []
-    for file in (path / "config.json", path / "generation_config.json"):
-        if file.exists():
-            ends += checked(read_json(file), Ends, file).get("eos_token_id", [])
-    # If a config does not have an end id, transformers writes the end id of GPT-2. This id may exceed the vocabulary.
-    ends = [end for end in dict.fromkeys(ends) if end < config.vocab_size]
-    return read_tokenizer(path, n_vocab=config.vocab_size, ends=ends)
 
 
 def _weight_files(path: Path) -> list[Path]:
