@@ -32,8 +32,8 @@ def named_run(path: str | Path, *, saved: bool = False) -> Path:
         if RUNS in path.parents and not RUNS.exists():
             fix = f"{Path.cwd()} has no folder {RUNS}; change to the folder that contains {RUNS}"
         raise UserError(f"{path} does not exist; {f'did you mean {run}?' if run else fix}")
-    is_run = (path / "config.yaml").exists() or (path / "checkpoints").is_dir()
-    if path.is_file() or is_run:
+    has_parts_of_run = (path / "config.yaml").exists() or (path / "checkpoints").is_dir()
+    if path.is_file() or has_parts_of_run:
         return path
 
     is_of_all = (path / "latest").exists()

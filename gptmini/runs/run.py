@@ -33,9 +33,8 @@ class Run:
     root: Path | None  # folder of all runs, if the run is inside one
     resumed: bool  # whether an earlier process started the run
     state: "checkpoint.TrainingState | None" = None  # None: start from the first step
-    notes: list[str] = field(
-        default_factory=list
-    )  # lines for the user, such as skipped checkpoints
+    # Lines for the user, such as skipped checkpoints.
+    notes: list[str] = field(default_factory=list)
     end: RunStatus | None = None  # the state that the previous start of the run wrote
     lines: list[Line] = field(default_factory=list)  # lines of metrics.jsonl up to self.step
     overrides: Sequence[str] = ()  # of all starts of this run, each as KEY=VALUE
