@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from gptmini.interop.gguf_file import write_gguf as write_gguf
     from gptmini.interop.hub_models import download_model as download_model
     from gptmini.interop.hub_models import is_hub_name as is_hub_name
-    from gptmini.interop.hugging_face import to_hugging_face as to_hugging_face
     from gptmini.interop.nanogpt import read_nanogpt as read_nanogpt
     from gptmini.interop.reading import read_config_and_tokenizer as read_config_and_tokenizer
     from gptmini.interop.reading import read_model as read_model

@@ -19,12 +19,10 @@ from gptmini.runs.metrics import line_of as line_of
 from gptmini.runs.metrics import picture_path as picture_path
 from gptmini.runs.metrics import read_lines as read_lines
 from gptmini.runs.metrics import tags_of as tags_of
-from gptmini.runs.resume import find_training_state as find_training_state
 from gptmini.runs.run import Run as Run
 from gptmini.runs.run import open_run as open_run
 from gptmini.runs.run_folder import is_run as is_run
 from gptmini.runs.run_folder import is_training as is_training
-from gptmini.runs.run_folder import locked as locked
 from gptmini.runs.run_folder import read_config as read_config
 from gptmini.runs.run_folder import relative_to_cwd as relative_to_cwd
 from gptmini.runs.run_folder import write_config as write_config

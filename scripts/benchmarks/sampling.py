@@ -20,7 +20,7 @@ from torch import Tensor
 
 from gptmini.checkpoint import header, write_checkpoint
 from gptmini.generation import CompiledSession, Request, Rules, Session, pack
-from gptmini.interop import to_hugging_face
+from gptmini.interop.hugging_face import to_hugging_face
 from gptmini.model import GPT, new_gpt, preset
 from gptmini.system.hardware import DTYPES, choose_device, choose_dtype, clock
 from gptmini.tokenizer import CharTokenizer

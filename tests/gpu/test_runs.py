@@ -4,7 +4,7 @@ from itertools import combinations
 
 import pytest
 
-from gptmini.runs import find_training_state
+from gptmini.runs.resume import find_training_state
 from gptmini.training.callbacks.checkpoints import RunCheckpoints
 from gpu.parts import TRY_ON_CPU
 from training.watchers import Figures, Kill, KillAfter

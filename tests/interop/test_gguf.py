@@ -6,7 +6,8 @@ import pytest
 
 from full_disk import files_of_at_most
 from gptmini import tokenizer
-from gptmini.interop import to_hugging_face, write_gguf
+from gptmini.interop import write_gguf
+from gptmini.interop.hugging_face import to_hugging_face
 from gptmini.system.errors import UserError
 from gptmini.tokenizer import chat_encoder_of
 from sizes import GPT2, LLAMA, MODERN

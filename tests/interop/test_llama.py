@@ -10,7 +10,8 @@ from tokenizers import pre_tokenizers
 
 import gptmini
 from gptmini.generation import generate_stream
-from gptmini.interop import to_hugging_face, write_folder, write_gguf
+from gptmini.interop import write_folder, write_gguf
+from gptmini.interop.hugging_face import to_hugging_face
 from gptmini.model import GPTConfig
 from gptmini.model.adapting import adapt
 from gptmini.system.errors import UserError

@@ -3,8 +3,8 @@
 import pytest
 
 from gptmini.console.numbers import duration
-from gptmini.runs import find_checkpoint, locked
-from gptmini.runs.run_folder import link_latest, write_config
+from gptmini.runs import find_checkpoint
+from gptmini.runs.run_folder import link_latest, locked, write_config
 from gptmini.system.errors import UserError
 
 

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from optuna.distributions import CategoricalDistribution
 
-from gptmini.runs import locked
+from gptmini.runs.run_folder import locked
 from kills import check, kill_often, runs_in
 from pretended_sweep import LISTED, TRAIN, loop_of, start, table_of, trials_in
 

@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from gptmini.runs import RunStatus, locked, write_status
+from gptmini.runs import RunStatus, write_status
+from gptmini.runs.run_folder import locked
 from gptmini.system.errors import UserError
 from pretended_sweep import RATE, trials_in
 

@@ -9,7 +9,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gptmini.data.prepared.order import window_starts
-from gptmini.runs import find_training_state
+from gptmini.runs.resume import find_training_state
 from gptmini.training.callbacks.bad_steps import BadSteps
 from gptmini.training.callbacks.checkpoints import RunCheckpoints, Stop
 from gptmini.training.callbacks.scalars import Scalars

@@ -7,8 +7,7 @@ import lightning as L
 import pytest
 import torch
 
-from gptmini.runs import find_training_state
-from gptmini.runs.resume import make_latest
+from gptmini.runs.resume import find_training_state, make_latest
 from gptmini.training.callbacks.checkpoints import RunCheckpoints, Stop
 from gptmini.training.callbacks.samples import Samples
 from gptmini.training.callbacks.scalars import Scalars

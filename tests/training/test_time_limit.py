@@ -7,7 +7,7 @@ import lightning as L
 import pytest
 from lightning.pytorch.callbacks import EarlyStopping
 
-from gptmini.runs import find_training_state
+from gptmini.runs.resume import find_training_state
 from gptmini.training.callbacks.checkpoints import RunCheckpoints, Stop
 from gptmini.training.stopping import Stopping
 from training.watchers import AskedToStop

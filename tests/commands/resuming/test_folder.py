@@ -8,7 +8,8 @@ import pytest
 
 from commands.resuming.kills import EACH, KILLS, LONG, killed
 from commands.resuming.readings import assert_same, curves, rows, snapshot
-from gptmini.runs import find_run, locked
+from gptmini.runs import find_run
+from gptmini.runs.run_folder import locked
 from gptmini.training.callbacks.samples import Samples
 from run_folders import config_of, last, newest
 
