@@ -11,7 +11,7 @@ import numpy as np
 
 from gptmini.data import Excerpt, TextCorpus, TokenStore, without_marks
 from gptmini.system.errors import UserError
-from gptmini.tokenizer import Tokenizer, document_prefix, from_dict, identity_of, without_prefix
+from gptmini.tokenizer import Tokenizer, document_prefix, identity_of, without_prefix
 
 
 class PreparedText:
@@ -43,7 +43,7 @@ class PreparedText:
                 f"{self._store.folder} does not store where documents end, which --per-document and models with "
                 "different tokenizers require; give plain text files with --text"
             )
-        preparer = from_dict(self._store.tokenizer_state)  # of the folder, not of the model
+        preparer = self._store.tokenizer  # of the folder, not of the model
         documents = list(self._prepared_documents(preparer))
         texts = [
             preparer.decode(ids.tolist()).removeprefix(preparer.prefix_text) for ids in documents

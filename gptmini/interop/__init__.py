@@ -1,5 +1,6 @@
 """Import and export models and tokenizers in the formats of Hugging Face, llama.cpp and nanoGPT.
 
+In this package, "their" names come from Hugging Face, and "our" names come from GPT and GPTConfig.
 Each name is imported at its first use, because most of them require torch.
 """
 

@@ -1,7 +1,4 @@
-"""Tables that map the Hugging Face models GPT-2, NanoChat, Llama, Mistral, Qwen 2 and Qwen 3 to GPT.
-
-In this package, "their" names come from Hugging Face, and "our" names come from GPT and GPTConfig.
-"""
+"""Tables that map the Hugging Face models GPT-2, NanoChat, Llama, Mistral, Qwen 2 and Qwen 3 to GPT."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields

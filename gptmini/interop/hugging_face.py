@@ -1,7 +1,6 @@
 """Convert between GPT and Hugging Face models that compute the same logits.
 
-Hugging Face models are given as plain dicts. Therefore, transformers is not needed. "Their" names come from Hugging
-Face, and "our" names come from GPT and GPTConfig.
+Hugging Face models are given as plain dicts. Therefore, transformers is not needed.
 """
 
 from typing import Any
@@ -38,8 +37,7 @@ def build_gpt(config: GPTConfig, state: dict[str, Tensor], kind: str) -> GPT:
 
     Raises UserError if a weight is missing or has the wrong shape.
     """
-    # Check the number of layers before weight names are made. Otherwise, a config with millions of layers would make
-    # millions of names.
+    # Check this first, because building the thousands of layers of a damaged config would take long.
     if config.n_layers > len(state):
         raise UserError(
             f"the config has {config.n_layers} layers, but the weights have only {len(state)} tensors"

@@ -5,8 +5,6 @@ in its query, key and value projections. Qwen 3 normalises queries and keys with
 
 Sources: transformers 5.23, modeling_llama.py, modeling_mistral.py, modeling_qwen2.py, modeling_qwen3.py and
 modeling_rope_utils.py.
-
-"Their" names come from Hugging Face, and "our" names come from GPT and GPTConfig.
 """
 
 from typing import Any

@@ -36,8 +36,8 @@ def find_training_state(path: Path) -> "tuple[checkpoint.TrainingState | None, l
 def make_latest(path: Path, step: int, folder: Path) -> list[Path]:
     """Make a checkpoint the latest of its run, so that a run killed before its next save resumes from it again.
 
-    Rename later and damaged checkpoints to set-aside-<name>-<step>.ckpt, where the step of a damaged file is inf. Copy
-    a file that checkpoints_in() does not return to previous.ckpt. Return the new names.
+    Rename later and damaged checkpoints to set-aside-<name>-<step>.ckpt, where the step of a damaged file is inf. If
+    `path` is not in checkpoints_in(), copy it to previous.ckpt. Return the new names.
     """
     aside = []
     if not any(file.samefile(path) for file in checkpoints_in(folder)):

@@ -99,9 +99,8 @@ def _check_free(folder: Path) -> None:
 def identity_of(folder: Path) -> Identity:
     """Return the identity of the run in a folder, or a new identity for a folder without a run.
 
-    A run of an earlier version of gptmini does not store an identity. For such a run, return the name of the folder as
-    the id. Return the modification time of config.yaml as the start time. The file was written when the run started or
-    when the run was last resumed.
+    Runs of earlier versions and imported models do not store an identity. Their id is the name of the folder, and their
+    start time is the modification time of config.yaml, which every start of the run writes.
     """
     if not is_run(folder):
         place = folder.absolute()
