@@ -11,7 +11,7 @@ from gptmini import checkpoint, interop
 from gptmini.commands.mistakes import one_line_errors
 from gptmini.commands.options import parse_options
 from gptmini.console.printing import print_lines, print_topic, sampling_command
-from gptmini.loading import folder_source, local_path
+from gptmini.loading import local_path, source_of
 from gptmini.model import GPTConfig
 from gptmini.report import config_table
 from gptmini.runs import METRICS, STEP, TIME, RunStatus, line_of, write_config, write_status
@@ -83,5 +83,5 @@ def read_model(source: str, path: Path, meta: Path | None) -> "tuple[GPT, Tokeni
             f"cannot import {source}; give a Hugging Face folder (config.json, model.safetensors, tokenizer.json), "
             "nanoGPT's ckpt.pt, or the name of a model on the hub; GGUF files and adapters cannot be imported"
         )
-    model_source = folder_source(path)
+    model_source = source_of(path)
     return model_source.model(), model_source.tokenizer

@@ -13,7 +13,7 @@ from fuzz.inputs import JUNK, PICKLED, broken, fuzz, outcome, same
 from fuzz.model_folders import MODELS, TEXT, coder_of, write_model
 from gptmini import tokenizer
 from gptmini.checkpoint.file import header
-from gptmini.loading import folder_source
+from gptmini.loading import source_of
 from gptmini.model import GPTConfig, new_gpt
 from gptmini.tokenizer import chat_encoder_of
 from sizes import TALKATIVE
@@ -124,7 +124,7 @@ def model_files(tmp_path_factory):
 
 def use(folder):
     """Read a model folder and use it as the commands do."""
-    source = folder_source(folder)
+    source = source_of(folder)
     model, coder = source.model(), source.tokenizer
     model(torch.tensor([[1]]))
     coder.decode(range(coder.n_vocab))

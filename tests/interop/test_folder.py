@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from gptmini import tokenizer
 from gptmini.data.reading.outputs import is_own_folder
 from gptmini.interop import write_folder
-from gptmini.loading import folder_source, load
+from gptmini.loading import load, source_of
 from gptmini.system.errors import UserError
 from gptmini.tokenizer import LibraryTokenizer
 from sizes import GPT2, MODERN
@@ -251,7 +251,7 @@ def test_a_folder_that_gpt_does_not_compute_is_refused_in_one_line(
     shutil.copytree(sound / model, tmp_path / "out")
     damage(tmp_path / "out")
     with pytest.raises(UserError, match=said) as caught:
-        folder_source(tmp_path / "out").model()
+        source_of(tmp_path / "out").model()
     assert re.fullmatch(r".+", str(caught.value))
 
 
@@ -288,12 +288,12 @@ def test_a_file_of_a_folder_may_be_a_link_to_a_file_but_no_device(tmp_path, whol
         (tmp_path / file.name).symlink_to(file)
     if name in SIDE_FILES[-2:]:
         (tmp_path / "model.safetensors").unlink()  # is read in preference to the file
-    folder_source(tmp_path).model()
+    source_of(tmp_path).model()
 
     (tmp_path / name).unlink()
     (tmp_path / name).symlink_to(os.devnull)
     with pytest.raises(UserError, match=rf"^{tmp_path / name} is not a regular file$"):
-        folder_source(tmp_path).model()
+        source_of(tmp_path).model()
 
 
 BY_WORDS = {
