@@ -84,7 +84,7 @@ def source_of(path: str | Path) -> ModelSource:
 
 
 def _is_hugging_face(folder: Path) -> bool:
-    return (folder / "config.json").is_file()
+    return (folder / "config.json").exists()
 
 
 def checkpoint_source(path: str | Path) -> ModelSource:

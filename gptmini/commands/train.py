@@ -1,7 +1,6 @@
 """Train a GPT: gptmini train [TEXT ...] [KEY=VALUE ...]. The option --help lists groups and keys."""
 
 import sys
-import time
 
 from gptmini.commands.hydra_flags import run_hydra_command
 from gptmini.configuration.compose import Composition
@@ -25,20 +24,19 @@ def run_job(composition: Composition) -> float | None:
 
     Return None if this process only launched the ranks.
     """
-    began = time.monotonic()
     # If the first rank finds a mistake, the others notice it and end.
     with Ranks(this_world()) as ranks:
         if ranks.world.rank > 0:
             from gptmini.job.train import train_as_follower
 
-            result = train_as_follower(ranks, began=began)
+            result = train_as_follower(ranks, composition.request)
         else:
             from gptmini.configuration.stored import settings_of
 
             settings, request = settings_of(composition)
             from gptmini.job.train import train
 
-            result = train(ranks, settings, request, began=began)
+            result = train(ranks, settings, request)
     if result is None:
         return None
     if result.exit_code:
@@ -48,7 +46,6 @@ def run_job(composition: Composition) -> float | None:
 
 def estimate(composition: Composition) -> None:
     """Print the size, the memory and the time of a run without training it. Ranks other than rank 0 do nothing."""
-    began = time.monotonic()
     if this_world().rank > 0:
         return
     from gptmini.configuration.stored import settings_of
@@ -61,7 +58,7 @@ def estimate(composition: Composition) -> None:
         )
     from gptmini.job.dry_run import dry_run
 
-    dry_run(settings, request, began=began)
+    dry_run(settings, request)
 
 
 def show_configuration(composition: Composition) -> None:
@@ -74,7 +71,6 @@ def show_configuration(composition: Composition) -> None:
     from gptmini.configuration.building import as_yaml, build_settings
     from gptmini.configuration.stored import resolve_configuration
 
-    began = time.monotonic()
     plain, request = resolve_configuration(composition)
     is_new_run = "verify" not in plain and plain["resume"] is None  # verify is a key of prepare
     of_text = [plain[key] for key in ("budget", "epochs", "init_from")]
@@ -84,7 +80,7 @@ def show_configuration(composition: Composition) -> None:
 
         train.build_callbacks(settings)
         train.prepare_process(settings)
-        settings, *_ = train.open_run_tokens(settings, request, None, Watcher(), began=began)
+        settings, *_ = train.open_run_tokens(settings, request, None, Watcher())
         plain = settings.plain
     text = as_yaml(plain)
     if sys.stdout.isatty():  # the run of another person may contain control characters

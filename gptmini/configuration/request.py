@@ -1,7 +1,8 @@
 """What a user requests on the command line of a run: overrides, options and a folder of configuration files."""
 
+import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 def key_of(line: str) -> str:
@@ -17,6 +18,8 @@ class UserRequest:
     before: Sequence[str] = ()  # the overrides that earlier starts of a resumed run were given
     choices: Mapping[str, str | None]  # the chosen option of each group
     config_dir: str | None = None  # the user's own folder of configuration files
+    # The start of the command, in seconds of time.monotonic. trainer.max_time and budget= count from it.
+    began: float = field(default_factory=time.monotonic)
 
     def has(self, key: str) -> bool:
         """Whether a key, or a key below this key, was overridden on the command line."""

@@ -1,6 +1,5 @@
 """Train from Python as gptmini train does, but in the calling process."""
 
-import time
 from collections.abc import Sequence
 
 from gptmini.configuration.compose import compose
@@ -40,7 +39,6 @@ def _train(overrides: Sequence[str]) -> TrainingResult:
             raise UserError(
                 f"gptmini.train requires overrides as KEY=VALUE or GROUP=NAME, got {override!r}"
             )
-    began = time.monotonic()
     world = this_world()
     if world.launcher is not None:
         raise UserError(
@@ -55,6 +53,6 @@ def _train(overrides: Sequence[str]) -> TrainingResult:
         )
 
     with restore_logging(), Ranks(world) as ranks:
-        result = train(ranks, settings, request, began=began)
+        result = train(ranks, settings, request)
     assert result is not None  # train returns None only if it launches ranks
     return result

@@ -48,18 +48,15 @@ TOO_SLOW = "one step takes {:.3g} s, and a validation must follow it"
 class BudgetChooser:
     """Chooses all settings of a new run that neither the user nor an experiment has set.
 
-    The watcher receives the progress of measurements and of the preparation. The argument began is the start of the
-    command, in seconds of time.monotonic.
+    The watcher receives the progress of measurements and of the preparation.
     """
 
-    def __init__(
-        self, settings: Settings, request: UserRequest, watcher: Watcher, *, began: float
-    ) -> None:
+    def __init__(self, settings: Settings, request: UserRequest, watcher: Watcher) -> None:
         self.settings = settings
         self.request = request
         self.watcher = watcher
         self.open_keys = keys_to_choose(settings, request)
-        self.deadline = began + seconds_of(settings.root.budget or 0.0) - SECONDS_AROUND
+        self.deadline = request.began + seconds_of(settings.root.budget or 0.0) - SECONDS_AROUND
 
     def choose(self) -> tuple[Settings, TokenStore, bool, Sequence[str]]:
         """Choose the vocabulary and the sizes, then open the tokens, then choose the number of steps.

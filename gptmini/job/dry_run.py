@@ -35,7 +35,7 @@ BYTES_PER_FROZEN_PARAMETER = 4
 
 
 @advising_on_memory("lower trainer.batch_size or the model's sizes")
-def dry_run(settings: Settings, request: UserRequest, *, began: float) -> None:
+def dry_run(settings: Settings, request: UserRequest) -> None:
     """Print what a new run would train, and how much memory and time it would need. Only its text is prepared.
 
     Raises UserError if the memory is too small, and the same errors as job.train.train.
@@ -51,9 +51,7 @@ def dry_run(settings: Settings, request: UserRequest, *, began: float) -> None:
 
     console = make_console(settings.root.console)
     with show_progress(console, topic="data") as watcher:
-        settings, store, prepared_now, chosen = open_run_tokens(
-            settings, request, None, watcher, began=began
-        )
+        settings, store, prepared_now, chosen = open_run_tokens(settings, request, None, watcher)
         logger = ConsoleLogger(Screen(console), settings.trainer.max_steps)
         announcer = Announcer(logger, request, loggers=())
         if chosen:

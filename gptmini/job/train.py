@@ -61,9 +61,7 @@ from gptmini.training import (
 
 
 @advising_on_memory("lower trainer.batch_size or the model's sizes")
-def train(
-    ranks: Ranks, settings: Settings, request: UserRequest, *, began: float
-) -> TrainingResult | None:
+def train(ranks: Ranks, settings: Settings, request: UserRequest) -> TrainingResult | None:
     """Train a new run, or resume a run, as its settings say. The first rank calls this function.
 
     If several devices are requested and no launcher has started their ranks, launch the ranks here and return None.
@@ -85,7 +83,7 @@ def train(
         if run.is_complete(settings.trainer.max_steps, resume_given=root.folder is None):
             ranks.broadcast(None)
             return _print_complete(run, settings, callbacks)
-        return _train(ranks, run, settings, request, callbacks, began=began)
+        return _train(ranks, run, settings, request, callbacks)
 
 
 def _train(
@@ -94,14 +92,12 @@ def _train(
     settings: Settings,
     request: UserRequest,
     callbacks: Sequence[Callback],
-    *,
-    began: float,
 ) -> TrainingResult:
     loggers = build_loggers(settings, run)
     console = make_console(settings.root.console)
     with show_progress(console, topic="data") as watcher:
         settings, store, prepared_now, chosen = open_run_tokens(
-            settings, request, run.state, watcher, began=began
+            settings, request, run.state, watcher
         )
     module, data = assemble(settings, store, run.state, callbacks)
 
@@ -113,7 +109,7 @@ def _train(
             # Start the logger. It may require a login, and a run that cannot start must not appear in the table.
             getattr(logger, "experiment", None)
     run.begin(as_yaml(settings.stored), request.in_all_starts())
-    with recording_failure(run, module, began=began):
+    with recording_failure(run, module, began=request.began):
         ranks.broadcast(
             {
                 "config": dict(settings.plain),
@@ -136,8 +132,9 @@ def _train(
         log_setup(loggers, settings, module, run)
         announcer.print_start(run, module, settings, prepared_now=prepared_now)
         loggers = [*loggers, console_logger]
-        trainer, reason = fit(ranks, module, data, run, callbacks, loggers, began=began)
-    announcer.print_end(trainer, reason, module, run, seconds=time.monotonic() - began)
+        trainer, reason = fit(ranks, module, data, run, callbacks, loggers, began=request.began)
+    seconds = time.monotonic() - request.began
+    announcer.print_end(trainer, reason, module, run, seconds=seconds)
     if reason.between_steps and settings.trainer.requeue:
         announcer.print_topic("requeue", requeue(reason.stopped_by))
     reason.call_original_handler()
@@ -149,15 +146,13 @@ def open_run_tokens(
     request: UserRequest,
     state: TrainingState | None,
     watcher: Watcher,
-    *,
-    began: float,
 ) -> tuple[Settings, TokenStore, bool, Sequence[str]]:
     """Open or prepare the tokens of a run. For a new run, apply budget= and epochs=, and fit the context of init_from=.
 
     Return the settings of the run, its tokens, whether this call prepared them, and lines about the choice of budget=.
     """
     if settings.root.budget is not None and settings.root.resume is None:
-        return BudgetChooser(settings, request, watcher, began=began).choose()
+        return BudgetChooser(settings, request, watcher).choose()
     store, prepared_now = open_tokens(settings, request, state, watcher=watcher)
     settings = fit_context(settings, request, store, watcher)
     root = settings.root
@@ -171,7 +166,7 @@ def open_run_tokens(
 
 
 @advising_on_memory("lower trainer.batch_size or the model's sizes")
-def train_as_follower(ranks: Ranks, *, began: float) -> TrainingResult | None:
+def train_as_follower(ranks: Ranks, request: UserRequest) -> TrainingResult | None:
     """Train as any rank except the first, which broadcasts the plan and prints all messages.
 
     Return None if nothing was left to train. Raises UserError if a file that the plan names is missing on this machine.
@@ -192,7 +187,7 @@ def train_as_follower(ranks: Ranks, *, began: float) -> TrainingResult | None:
     run = Run(Path(plan["folder"]), None, resumed=plan["resumed"], state=state)
     module, data = assemble(settings, TokenStore(Path(plan["tokens"])), state, callbacks)
     loggers = build_loggers(settings, run)
-    trainer, reason = fit(ranks, module, data, run, callbacks, loggers, began=began)
+    trainer, reason = fit(ranks, module, data, run, callbacks, loggers, began=request.began)
     return result_of(trainer, reason, run)
 
 
