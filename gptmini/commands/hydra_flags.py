@@ -27,6 +27,8 @@ from gptmini.configuration.messages import explain
 from gptmini.configuration.request import key_of
 from gptmini.configuration.texts import is_override, override_for, texts_as_overrides, without_keys
 from gptmini.configuration.user_modules import allow_user_modules
+from gptmini.console.printing import print_lines
+from gptmini.console.progress import Watcher
 from gptmini.system.errors import UserError
 from gptmini.system.files import CONFIGS
 from gptmini.system.process import MISUSE, mute
@@ -38,7 +40,7 @@ Job = Callable[[Composition], Any]
 
 
 def run_hydra_command(
-    command: str, arguments: list[str], job: Job, show: Job, dry_run: Job | None = None
+    command: str, arguments: list[str], job: Job, dry_run: Job | None = None
 ) -> None:
     """Compose a configuration, and run a job with it. With -m, let Hydra run several jobs.
 
@@ -49,7 +51,6 @@ def run_hydra_command(
         command: 'train' or 'prepare'. This is also the name of the root configuration.
         arguments: flags and overrides.
         job: the function that runs the command.
-        show: the function that prints the configuration for --cfg.
         dry_run: the function that runs instead of the job with --dry-run. None: the command has no --dry-run.
     """
     world = this_world()
@@ -68,11 +69,40 @@ def run_hydra_command(
         if flags.help:
             show_help(command, composition, flags.keys)
         elif flags.cfg:
-            show(composition)
+            _show_configuration(command, composition)
         elif dry_run is not None and flags.dry_run:
             dry_run(composition)
         else:
             job(composition)
+
+
+def _show_configuration(command: str, composition: Composition) -> None:
+    """Print the configuration for a command line.
+
+    If resume= or folder= names a run, print the configuration of this run.
+
+    If budget=, epochs= or init_from= is set, prepare the text before printing, because some values depend on the text.
+    """
+    # pydantic is slow, and --help does not need it.
+    from gptmini.configuration.building import as_yaml, build_settings
+    from gptmini.configuration.stored import resolve_configuration
+
+    plain, request = resolve_configuration(composition)
+    is_new_run = command == "train" and plain["resume"] is None
+    of_text = [plain[key] for key in ("budget", "epochs", "init_from")]
+    if is_new_run and any(value is not None for value in of_text):
+        settings = build_settings(plain)
+        from gptmini.job import train
+
+        train.build_callbacks(settings)
+        train.prepare_process(settings)
+        settings, *_ = train.open_run_tokens(settings, request, None, Watcher())
+        plain = settings.plain
+    text = as_yaml(plain)
+    if sys.stdout.isatty():  # the run of another person may contain control characters
+        print_lines(*text.splitlines())
+    else:
+        print(text, end="")
 
 
 def _run_jobs(command: str, flags: argparse.Namespace, job: Job) -> None:

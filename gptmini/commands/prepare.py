@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 
 from gptmini.commands.hydra_flags import run_hydra_command
-from gptmini.commands.train import show_configuration
 from gptmini.configuration.building import text_settings
 from gptmini.configuration.compose import Composition
 from gptmini.configuration.stored import resolve_configuration
@@ -25,7 +24,7 @@ SHOWN_CHARACTERS = 72
 
 def main(arguments: list[str]) -> None:
     """Tokenise a text, or several texts with -m."""
-    run_hydra_command("prepare", arguments, run_job, show_configuration)
+    run_hydra_command("prepare", arguments, run_job)
 
 
 def run_job(composition: Composition) -> None:

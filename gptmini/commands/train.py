@@ -4,8 +4,6 @@ import sys
 
 from gptmini.commands.hydra_flags import run_hydra_command
 from gptmini.configuration.compose import Composition
-from gptmini.console.printing import print_lines
-from gptmini.console.progress import Watcher
 from gptmini.system.errors import UserError
 from gptmini.system.world import this_world
 from gptmini.training import Ranks
@@ -16,7 +14,7 @@ from gptmini.training import Ranks
 
 def main(arguments: list[str]) -> None:
     """Train one run, or train several runs with -m. With --dry-run, only estimate one run."""
-    run_hydra_command("train", arguments, run_job, show_configuration, estimate)
+    run_hydra_command("train", arguments, run_job, estimate)
 
 
 def run_job(composition: Composition) -> float | None:
@@ -59,31 +57,3 @@ def estimate(composition: Composition) -> None:
     from gptmini.job.dry_run import dry_run
 
     dry_run(settings, request)
-
-
-def show_configuration(composition: Composition) -> None:
-    """Print the configuration for a command line.
-
-    If resume= or folder= names a run, print the configuration of this run.
-
-    If budget=, epochs= or init_from= is set, prepare the text before printing, because some values depend on the text.
-    """
-    from gptmini.configuration.building import as_yaml, build_settings
-    from gptmini.configuration.stored import resolve_configuration
-
-    plain, request = resolve_configuration(composition)
-    is_new_run = "verify" not in plain and plain["resume"] is None  # verify is a key of prepare
-    of_text = [plain[key] for key in ("budget", "epochs", "init_from")]
-    if is_new_run and any(value is not None for value in of_text):
-        settings = build_settings(plain)
-        from gptmini.job import train
-
-        train.build_callbacks(settings)
-        train.prepare_process(settings)
-        settings, *_ = train.open_run_tokens(settings, request, None, Watcher())
-        plain = settings.plain
-    text = as_yaml(plain)
-    if sys.stdout.isatty():  # the run of another person may contain control characters
-        print_lines(*text.splitlines())
-    else:
-        print(text, end="")
