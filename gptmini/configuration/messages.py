@@ -30,9 +30,6 @@ HYDRA_MESSAGES = {
     r"Could not append to config. An item is already at '([^']+)'": (
         "{0} exists already; write {0}=VALUE without a leading +"
     ),
-    r"Could not delete from config. '([^']+)' does not exist": (
-        "cannot remove {0}, because it is null or does not exist"
-    ),
     r"LexerNoViableAltException: (.*)": (
         "cannot parse {0}; a key has only letters, digits, dots and underscores"
     ),
