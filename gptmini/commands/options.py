@@ -38,7 +38,7 @@ TEXT_FIXES = {
     "gptmini sample": "for a prompt, write --prompt {0}",
     "gptmini chat": "for a message, write echo {0} | gptmini chat RUN",
 }
-ALIKE = 0.7  # similarity from which an unknown option is probably a known one
+ALIKE = 0.7  # minimum similarity of a misspelt option
 
 
 class Parser(argparse.ArgumentParser):

@@ -9,7 +9,8 @@ from gptmini.system.errors import similar
 from gptmini.system.files import CONFIGS
 from gptmini.system.untrusted import read_yaml
 
-# Words of other programs and of everyday speech for keys and overrides of gptmini. nearest_key would find a wrong key.
+# Words of other programs and of everyday speech, and the key or override that each means. Their spelling is closer to a
+# different key.
 SYNONYMS = {
     "batch": "trainer.batch_size",
     "block_size": "model.context_length",
@@ -37,7 +38,7 @@ SYNONYMS = {
     "wandb_log": "logger.wandb",
 }
 
-ALIKE = 0.75  # similarity from which a key is probably another one: keys of a group have a long start in common
+ALIKE = 0.75  # minimum similarity of a misspelt key; it is high, because all keys of a group start alike
 
 
 def groups() -> list[str]:

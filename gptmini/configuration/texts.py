@@ -39,7 +39,7 @@ def texts_as_overrides(words: Sequence[str]) -> list[str]:
 
 
 def _as_path(text: str) -> str:
-    """In the name of an existing file, ~ does not mean the home folder, and ${ does not start an interpolation."""
+    """Return a path that names the same text if gptmini expands ~ and OmegaConf resolves ${ in it."""
     if text.startswith("~") and exists(text):
         text = str(Path(text).absolute())
     if "${" in text and Path(text).is_file():
