@@ -62,7 +62,8 @@ def run_job(composition: Composition) -> None:
             f"{split:5} {store.n_tokens(split):,} tokens, {store.n_bytes(split):,} bytes, "
             f"{store.bytes_per_token(split):.2f} bytes per token"
         )
-    print_lines(*["", *lines] if lines else [])
+    if lines:
+        print_lines("", *lines)
 
 
 def inspection(store: TokenStore) -> Iterator[str]:

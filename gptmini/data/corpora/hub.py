@@ -1,4 +1,4 @@
-"""Datasets of the Hugging Face hub. Their Parquet files are downloaded once, or read from a folder of their layout."""
+"""Datasets of the Hugging Face hub. Parquet files are downloaded once, or read from a local folder."""
 
 import json
 import re

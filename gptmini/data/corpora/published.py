@@ -89,7 +89,7 @@ def download(url: str) -> bytes:
 
 
 def missing_text_error(what: str) -> UserError:
-    """Return the error for a missing text that only a run folder names, which may come from somebody else."""
+    """Return the error for a missing text that only a run folder names. This folder may come from somebody else."""
     return UserError(
         f"{what} is missing, and only a run folder names it; "
         "if you trust the run, download the text with gptmini prepare"

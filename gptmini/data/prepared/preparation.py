@@ -13,6 +13,8 @@ from functools import partial
 from pathlib import Path
 from threading import Event
 
+from filelock import FileLock, Timeout
+
 from gptmini.console.progress import Progress, Watcher
 from gptmini.data.corpus import Corpus
 from gptmini.data.prepared.chat_tokens import join_reports, nothing_in
@@ -262,8 +264,6 @@ class Preparation:
 
 @contextmanager
 def _locked(folder: Path, watcher: Watcher) -> Iterator[None]:
-    from filelock import FileLock, Timeout  # imports asyncio, which takes a tenth of a second
-
     path = folder.with_name(f".{folder.name}.lock")
     lock = FileLock(path)
     try:

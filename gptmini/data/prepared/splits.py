@@ -169,10 +169,10 @@ def n_bytes_of(text: str) -> int:
 
 
 def cut_at_line(text: str, n_bytes: int, longest: int) -> tuple[str, str]:
-    """Cut a text at the start of the line that contains its UTF-8 byte number n_bytes, counted from 1.
+    """Cut a text after the last line break in its first n_bytes UTF-8 bytes.
 
-    If the line starts more than `longest` bytes earlier, cut after byte n_bytes, or after the character that contains
-    this byte.
+    If there is no line break in the last `longest` of these bytes, cut after all of them, or after the character that
+    contains the last of them.
     """
     data = text.encode()
     place = data.rfind(b"\n", max(0, n_bytes - longest), n_bytes) + 1

@@ -7,7 +7,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from threading import Event
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -22,7 +22,6 @@ from gptmini.tokenizer import Document, Tokenizer, document_prefix
 TASK = 2**22
 # Parts of documents in a task. Python needs a few hundred bytes of memory for each part.
 MOST_PARTS = 2**17
-T = TypeVar("T")  # the type of a result
 
 
 class Task(NamedTuple):
@@ -59,14 +58,14 @@ def cut_tasks(documents: Iterable[Document]) -> Iterator[Task]:
 
 
 def in_order(
-    work: Callable[[Task, Event], T], tasks: Iterable[Task], n_workers: int
-) -> Iterator[T]:
-    """Run tasks in threads. Yield the results in the order of the tasks.
+    work: Callable[[Task, Event], tuple[int, bool]], tasks: Iterable[Task], n_workers: int
+) -> Iterator[tuple[int, bool]]:
+    """Run tasks in threads. Yield the results of `work` in the order of the tasks.
 
     `work` may stop early if its event is set. At most two tasks for each worker are in memory. Threads are as fast as
     processes, because tokenizers mostly run outside Python.
     """
-    running: deque[Future[T]] = deque()
+    running: deque[Future[tuple[int, bool]]] = deque()
     is_over = Event()
     with ThreadPoolExecutor(n_workers) as threads:
         try:
