@@ -14,7 +14,7 @@ from gptmini.generation import generate
 from gptmini.model import GPT
 from gptmini.serving import listen
 from gptmini.tokenizer import CharTokenizer, chat_encoder_of
-from gptmini.tokenizer.chat.encoder import ChatEncoder
+from gptmini.tokenizer.chat.template import ChatTemplate
 from serving.clients import LETTERS, served
 from sizes import TALKATIVE
 from toys import wide_gpt
@@ -129,13 +129,13 @@ def test_a_chat_is_the_continuation_of_its_prompt(client, model):
 
 def test_a_chat_is_rendered_once(client, monkeypatch):
     texts = []
-    rendered = ChatEncoder._rendered
+    render = ChatTemplate.render
 
     def keep_text(self, messages, **options):
-        texts.append(rendered(self, messages, **options))
+        texts.append(render(self, messages, **options))
         return texts[-1]
 
-    monkeypatch.setattr(ChatEncoder, "_rendered", keep_text)
+    monkeypatch.setattr(ChatTemplate, "render", keep_text)
     client.chat.completions.create(model="tiny", messages=QUESTION, max_tokens=1)
     assert len(texts) == 1
 
