@@ -57,9 +57,11 @@ def load_for_sampling(
     device is auto, cpu, cuda or mps. dtype is auto, fp32, bf16 or fp64. Compiled models cannot be packed.
     """
     from gptmini.generation import pack
-    from gptmini.system.hardware import choose_device, choose_dtype
+    from gptmini.system.hardware import check_compiler, choose_device, choose_dtype
 
     chosen = choose_device(device)
+    if compile:
+        check_compiler(chosen)
     model, tokenizer = load(path)
     model.to(device=chosen, dtype=choose_dtype(dtype, chosen, model.n_parameters))
     if chosen == "cpu" and not compile:

@@ -1,16 +1,25 @@
 """Continue prompts with a trained model: gptmini sample RUN [options]."""
 
 import argparse
+import signal
 import sys
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict
 
-from gptmini.commands.mistakes import one_line_errors
+from gptmini import generation
+from gptmini.commands.mistakes import one_line_errors, print_error
 from gptmini.commands.options import parse_options
 from gptmini.commands.prompts import prompt_from, prompts_from
-from gptmini.commands.sample_options import DEVICE, RUN, SAMPLING
+from gptmini.commands.sample_options import DEVICE, RUN, SAMPLING, request_of
+from gptmini.commands.sample_output import prepare_stdin, show_jsonl, show_text
 from gptmini.configuration.messages import advising_on_memory
+from gptmini.console.printing import print_note, print_resolved_run
 from gptmini.runs import named_run
 from gptmini.settings import SAMPLE_BATCH_SIZE, SAMPLE_SEED, SAMPLE_TOKENS
 from gptmini.system.errors import UserError
+from gptmini.system.process import INTERRUPTED, MISUSE, restore_gc_and_sigint
+from gptmini.system.signals import CtrlC
 
 OPTIONS = rf"""
 {RUN}
@@ -30,19 +39,13 @@ OPTIONS = rf"""
 """
 
 
-def parse(arguments: list[str]) -> argparse.Namespace:
-    """Read the command line."""
-    options = parse_options("sample", "Continue prompts with a trained model.", OPTIONS, arguments)
-    if options.logprobs and options.format != "jsonl":
-        raise UserError("--logprobs requires --format jsonl")
-    return options
-
-
 @one_line_errors()
 @advising_on_memory("lower --batch-size, or use a machine with more memory")
 def main(arguments: list[str]) -> None:
     """Load the model, and print each sample to stdout while it is generated."""
-    options = parse(arguments)
+    options = parse_options("sample", "Continue prompts with a trained model.", OPTIONS, arguments)
+    if options.logprobs and options.format != "jsonl":
+        raise UserError("--logprobs requires --format jsonl")
     if not sys.stdout.isatty():
         # A model may write characters that the system's encoding lacks, so files and pipes get UTF-8.
         # Python's stdout has reconfigure, but its declared type, TextIO, does not.
@@ -51,10 +54,55 @@ def main(arguments: list[str]) -> None:
     # Look for the run before the import of torch, which takes seconds.
     run = named_run(options.run, saved=True)
     prompts = read_prompts(options)
+    request = request_of(options)
 
-    from gptmini.commands.sample_model import sample_from
+    from gptmini.loading import load_for_sampling
+    from gptmini.tokenizer import chat_encoder_of
 
-    sample_from(run, prompts, options)
+    restore_gc_and_sigint()
+    model, tokenizer = load_for_sampling(
+        run, device=options.device, dtype=options.dtype, compile=options.compile
+    )
+    print_resolved_run(options.run, run)
+    if tokenizer.chat_template is not None:
+        # The model can continue text, even if its chat template is invalid.
+        with suppress(UserError):
+            token = chat_encoder_of(tokenizer).special_token_in("\n".join(prompts))
+            if token is not None:
+                print_note(
+                    f"note: {token} in a prompt is ordinary text; gptmini chat uses the model's chat template"
+                )
+
+    def write_samples(prompts: list[str], seed: int) -> bool:
+        """Print samples, and return whether Ctrl-C has stopped them."""
+        stream = generation.generate_stream(
+            model,
+            tokenizer,
+            prompts,
+            num_samples=options.num_samples,
+            batch_size=options.batch_size,
+            seed=seed,
+            stop=request.stop,
+            ignore_end_of_text=request.ignore_end_of_text,
+            log_probabilities=options.logprobs,
+            compile=options.compile,
+            **asdict(request.rules),
+        )
+
+        with CtrlC() as ctrl_c:
+            pieces = generation.in_order(ctrl_c.until_pressed(stream))
+            if options.format == "jsonl":
+                show_jsonl(pieces, prompts, options.num_samples, logprobs=options.logprobs)
+            else:
+                show_text(pieces, prompts, options.num_samples)
+        return bool(ctrl_c.number)
+
+    if options.interactive:
+        sys.exit(0 if converse(write_samples, options.seed) else MISUSE)
+    if write_samples(prompts, options.seed):
+        # Another Ctrl-C while Python exits would print a traceback.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        sys.exit(INTERRUPTED)
 
 
 def read_prompts(options: argparse.Namespace) -> list[str]:
@@ -69,3 +117,34 @@ def read_prompts(options: argparse.Namespace) -> list[str]:
     return [
         prompt_from(sys.stdin.buffer.read(), "stdin") if text == "-" else text for text in given
     ]
+
+
+def converse(write_samples: Callable[[list[str], int], bool], seed: int) -> bool:
+    """Continue each line of stdin. The seed increases by 1 per line. Ctrl-C ends a sample, Ctrl-D the conversation.
+
+    Args:
+        write_samples: prints samples of prompts, given a seed. Returns whether Ctrl-C has stopped them.
+        seed: seed for the first line.
+
+    Returns False if a line from a pipe or a file could not be continued. Returns True otherwise: at a terminal, the
+    user has already seen the error.
+    """
+    is_terminal = prepare_stdin()
+    is_complete = True
+    while True:
+        try:
+            line = input("> ") if is_terminal else next(sys.stdin).removesuffix("\n")
+        except (EOFError, StopIteration):
+            # End the line of the last "> ", so that the shell's prompt starts on a new line.
+            if is_terminal:
+                print()
+            return is_complete or is_terminal
+
+        try:
+            if write_samples([line], seed):
+                print()
+        except UserError as error:
+            # A character of this line may be unknown to the tokenizer. The next line may still work.
+            print_error(str(error))
+            is_complete = False
+        seed += 1

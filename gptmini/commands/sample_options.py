@@ -1,10 +1,9 @@
-"""The options of the commands that generate text (sample, chat and serve), and the commands in a chat."""
+"""The options of the commands that generate text: sample, chat and serve."""
 
 import argparse
-from typing import Any
 
+from gptmini import generation
 from gptmini.settings import SAMPLE_TEMPERATURE
-from gptmini.system.errors import UserError
 
 RUN = """
 run RUN  run folder such as runs/latest, checkpoint file, or exported folder; runs/NAME means its latest run
@@ -24,22 +23,12 @@ SAMPLING = rf"""
 --ignore-end-of-text  continue after the end of a document or answer
 """
 
-# The commands in a chat, and their help.
-CHAT_COMMANDS = {
-    "/clear": "start again",
-    "/retry": "answer the last message again, with a different seed",
-    "/undo": "remove the last turn",
-    "/save FILE": "append the chat to FILE as a line of JSON",
-    "/system TEXT": "set the system message",
-    "/help": "list the commands",
-    "/quit": "end the chat, like /exit and Ctrl-D",
-}
-CHAT_HELP = "; ".join(f"{command}: {help}" for command, help in CHAT_COMMANDS.items())
 
-
-def rules_of(options: argparse.Namespace) -> dict[str, Any]:
-    """Return the options as the fields of gptmini.generation.Rules."""
-    if "" in options.stop:
-        raise UserError("--stop must not be empty")
+def request_of(options: argparse.Namespace) -> "generation.Request":
+    """Return the options as a request without a prompt and a seed. This imports torch, which takes seconds."""
     names = ("max_new_tokens", "temperature", "top_k", "top_p", "min_p", "repetition_penalty")
-    return {name: getattr(options, name) for name in names}
+    return generation.Request(
+        rules=generation.Rules(**{name: getattr(options, name) for name in names}),
+        stop=options.stop,
+        ignore_end_of_text=options.ignore_end_of_text,
+    )

@@ -8,7 +8,7 @@ from contextlib import suppress
 from itertools import groupby
 from typing import Any
 
-from gptmini.generation import TextPiece
+from gptmini import generation
 
 # Control characters (Unicode's C0, DEL and C1) except line break and tab, and the text that a terminal gets instead. A
 # model may write any control character. A terminal executes some of them: an escape sequence can set its title or its
@@ -41,7 +41,9 @@ def prepare_stdin() -> bool:
     return True
 
 
-def show_text(pieces: Iterable[TextPiece], prompts: list[str], num_samples: int) -> None:
+def show_text(
+    pieces: "Iterable[generation.TextPiece]", prompts: list[str], num_samples: int
+) -> None:
     """Print each prompt with its continuation while the pieces arrive. If there are several samples, each has a title.
 
     A terminal gets control characters as escapes. Files and pipes get the text unchanged. The pieces of one sample must
@@ -65,7 +67,11 @@ def show_text(pieces: Iterable[TextPiece], prompts: list[str], num_samples: int)
 
 
 def show_jsonl(
-    pieces: Iterable[TextPiece], prompts: list[str], num_samples: int, *, logprobs: bool
+    pieces: "Iterable[generation.TextPiece]",
+    prompts: list[str],
+    num_samples: int,
+    *,
+    logprobs: bool,
 ) -> None:
     """Print a line with a JSON object for each sample. The entry finish is null if Ctrl-C cut the sample off."""
     escapes = SHOWN_IN_JSON if sys.stdout.isatty() else {}

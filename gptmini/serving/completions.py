@@ -21,9 +21,8 @@ class Echo(NamedTuple):
     """The prompt at the start of its completions. It is empty unless the client asked for it."""
 
     text: str = ""
-    pieces: Sequence[
-        TextPiece
-    ] = ()  # the tokens with their log-probabilities, if the client asked for them
+    # The tokens with their log-probabilities, if the client asked for them.
+    pieces: Sequence[TextPiece] = ()
 
 
 async def complete(model: ServedModel, request: HTTPRequest) -> Response:

@@ -11,14 +11,11 @@ from typing import TypeVar
 
 from gptmini.generation import DIVERGED, Request, Session, TextPiece
 from gptmini.model import GPT
-from gptmini.system.errors import UserError
+from gptmini.serving.schema import RequestError
 from gptmini.tokenizer import Tokenizer
 
 T = TypeVar("T")
-
-
-class QueueFullError(Exception):
-    """The error that is raised if too many requests are waiting."""
+RETRY_AFTER = 1  # if the queue is full, a client should try again after this number of seconds
 
 
 @dataclass(eq=False)
@@ -26,9 +23,8 @@ class Answer:
     """A request that is being answered. `deliver` receives the pieces of the answer, or the error that ended it."""
 
     request: Request
-    deliver: Callable[[TextPiece | UserError], None]
-    sample: int | None = None  # number of the sample; None before the session has the request
-    is_over: bool = False  # whether the answer has ended or was cancelled
+    deliver: Callable[[TextPiece | RequestError], None]
+    sample: int = -1  # number of the sample; -1 before the session has the request
 
 
 class Engine:
@@ -78,12 +74,12 @@ class Engine:
     def submit(
         self,
         requests: Sequence[Request],
-        deliver: Callable[[int, TextPiece | UserError], None],
+        deliver: Callable[[int, TextPiece | RequestError], None],
     ) -> list[Answer]:
         """Queue the requests of one client: all of them, or none of them if there is not enough room.
 
         For each piece of an answer, the thread calls `deliver` with the index of the request and the piece. `deliver`
-        must return immediately, because the thread cannot work before that. Raises QueueFullError if too many requests
+        must return immediately, because the thread cannot work before that. Raises RequestError if too many requests
         are waiting.
         """
         answers = [
@@ -101,7 +97,7 @@ class Engine:
     def call(self, function: Callable[[], T]) -> "Future[T]":
         """Run a function in the thread, between two tokens. Only the thread may use the model.
 
-        Raises QueueFullError if too many requests are waiting.
+        Raises RequestError if too many requests are waiting.
         """
         future: Future[T] = Future()
         self._count(1)
@@ -126,7 +122,13 @@ class Engine:
     def _count(self, n: int) -> None:
         with self._lock:
             if self.n_open + n > self.max_open:
-                raise QueueFullError
+                raise RequestError(
+                    "too many requests are waiting; try again later",
+                    status=503,
+                    kind="server_error",
+                    code="overloaded",
+                    headers={"Retry-After": str(RETRY_AFTER)},
+                )
             self.n_open += n
 
     def _run(self) -> None:
@@ -144,10 +146,10 @@ class Engine:
     def _start(self, answer: Answer) -> None:
         try:
             answer.sample = self._session.add(answer.request)
+            self._answers[answer.sample] = answer
         except Exception as error:
             self._fail([answer], error)
-            return
-        self._answers[answer.sample] = answer
+            self._count(-1)
 
     def _step(self) -> None:
         try:
@@ -163,21 +165,20 @@ class Engine:
             # Free the row before the last piece is delivered, so that the client's next request finds it free.
             if piece.finish is not None:
                 self._end(answer)
-            answer.deliver(UserError(DIVERGED) if piece.finish == "not_finite" else piece)
+            answer.deliver(failure(DIVERGED) if piece.finish == "not_finite" else piece)
 
     def _fail(self, answers: Sequence[Answer], error: Exception) -> None:
-        if not isinstance(error, UserError):
-            traceback.print_exception(error)
-            error = UserError(f"the model failed: {type(error).__name__}")
+        traceback.print_exception(error)
         for answer in answers:
-            answer.deliver(error)
+            answer.deliver(failure(f"the model failed: {type(error).__name__}"))
             self._end(answer)
 
     def _end(self, answer: Answer) -> None:
-        if answer.is_over:
-            return
-        answer.is_over = True
-        if answer.sample is not None:
+        if self._answers.pop(answer.sample, None) is not None:
             self._session.end(answer.sample)
-            del self._answers[answer.sample]
-        self._count(-1)
+            self._count(-1)
+
+
+def failure(message: str) -> RequestError:
+    """Return the error for a request that the server could not answer."""
+    return RequestError(message, status=500, kind="server_error")

@@ -19,6 +19,8 @@ from gptmini.serving.schema import RequestError
 
 # The host in the URL of this computer, or an IP address. No name of a different site leads to an address.
 ADDRESS = r"localhost|[\d.]+|\[[\da-f:.]+\]"
+# The error for a request that is still open when the server stops.
+STOPPING = RequestError("the server is stopping", status=503, kind="server_error")
 
 
 class Guard:
@@ -35,16 +37,13 @@ class Guard:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer the request with an error, or pass the request to the application."""
-        if scope["type"] != "http":
-            await self.app(scope, receive, send)
-            return
         try:
             self._check(HTTPRequest(scope))
             await self.app(scope, receive, send)
         except RequestError as error:
             await error_response(error)(scope, receive, send)
         except asyncio.CancelledError:  # uvicorn ends open requests when the server stops
-            await error_response(stopping())(scope, receive, send)
+            await error_response(STOPPING)(scope, receive, send)
 
     def _check(self, request: HTTPRequest) -> None:
         host = re.sub(r":\d*$", "", request.headers.get("host", "")).lower()
@@ -100,11 +99,6 @@ async def json_of(request: HTTPRequest, limit: int) -> Any:
         return from_json(bytes(body))
     except ValueError as error:
         raise RequestError(f"the request body must be valid JSON: {error}") from None
-
-
-def stopping() -> RequestError:
-    """Return the error for a request that is still open when the server stops."""
-    return RequestError("the server is stopping", status=503, kind="server_error")
 
 
 def error_response(error: RequestError) -> JSONResponse:

@@ -14,12 +14,10 @@ from starlette.types import Receive, Scope, Send
 
 from gptmini.generation import Request, TextPiece
 from gptmini.serving.engine import Engine
-from gptmini.serving.guard import error_response, stopping
+from gptmini.serving.guard import STOPPING
 from gptmini.serving.schema import ChatRequest, CompletionRequest, RequestError
 from gptmini.serving.served_model import ServedModel
-from gptmini.system.errors import UserError
 
-RETRY_AFTER = 1  # if the queue is full, a client should try again after this number of seconds
 # Maps the reason why an answer ended to OpenAI's name for this reason. None: it has not ended.
 REASONS = {None: None, "end_of_text": "stop", "stop": "stop", "length": "length"}
 
@@ -38,7 +36,7 @@ class Responder:
     choice: Callable[[int, list[TextPiece], bool], dict[str, Any]]
 
     async def respond(self, request: HTTPRequest) -> Response:
-        """Return all answers in one JSON object, or a stream of chunks. Raises QueueFullError."""
+        """Return all answers in one JSON object, or a stream of chunks."""
         answers = Answers(self.model.engine, self.requests)
         if self.body.stream:
             return AnswerStream(answers, self._chunks(answers))
@@ -129,7 +127,7 @@ class AnswerStream(StreamingResponse):
         try:
             await super().__call__(scope, receive, send)
         except asyncio.CancelledError:  # the server stops
-            event = _event(stopping().body).encode()
+            event = _event(STOPPING.body).encode()
             await send({"type": "http.response.body", "body": event})
         finally:
             self._answers.cancel()
@@ -139,15 +137,13 @@ class Answers:
     """The answers to the requests of one client. The thread of the engine delivers the pieces of the answers."""
 
     def __init__(self, engine: Engine, requests: Sequence[Request]) -> None:
-        """Submit the requests to the engine. Raises QueueFullError if too many requests are waiting."""
+        """Submit the requests to the engine. Raises RequestError if too many requests are waiting."""
         self._engine = engine
-        self._pieces: asyncio.Queue[tuple[int, TextPiece | UserError | RequestError]] = (
-            asyncio.Queue()
-        )
+        self._pieces: asyncio.Queue[tuple[int, TextPiece | RequestError]] = asyncio.Queue()
         self._loop = asyncio.get_running_loop()
         self._answers = engine.submit(requests, self._deliver)
 
-    def _deliver(self, index: int, piece: TextPiece | UserError) -> None:
+    def _deliver(self, index: int, piece: TextPiece | RequestError) -> None:
         # The event loop is closed if the server has stopped before this answer has ended.
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._pieces.put_nowait, (index, piece))
@@ -160,8 +156,6 @@ class Answers:
         n_open = len(self._answers)
         while n_open:
             index, piece = await self._pieces.get()
-            if isinstance(piece, UserError):
-                raise RequestError(str(piece), status=500, kind="server_error")
             if isinstance(piece, RequestError):
                 raise piece
             yield index, piece
@@ -177,19 +171,6 @@ class Answers:
         """Cancel all answers that have not ended."""
         for answer in self._answers:
             self._engine.cancel(answer)
-
-
-async def queue_full(request: HTTPRequest, error: Exception) -> Response:
-    """Return the response to a request that cannot wait, because too many requests are waiting."""
-    return error_response(
-        RequestError(
-            "too many requests are waiting; try again later",
-            status=503,
-            kind="server_error",
-            code="overloaded",
-            headers={"Retry-After": str(RETRY_AFTER)},
-        )
-    )
 
 
 def _event(body: dict[str, Any]) -> str:

@@ -4,20 +4,18 @@ import asyncio
 import math
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pydantic import ValidationError
 
 from gptmini.data import checked_messages
-from gptmini.generation import Request, Rules, prompt_ids
+from gptmini.generation import Request, prompt_ids
 from gptmini.serving.engine import Engine, T
 from gptmini.serving.schema import SAMPLING, ChatRequest, CompletionRequest, RequestError
 from gptmini.settings import first_error
 from gptmini.system.errors import UserError
 from gptmini.tokenizer import Tokenizer, chat_encoder_of
-
-LONGEST_ERROR = 300  # maximum number of characters of an error message
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,12 +23,9 @@ class ServerSettings:
     """The settings that the operator of a server chooses."""
 
     model: str  # the id of the model
-    # Sampling options for requests that do not set these options. The keys are names of fields of Rules.
-    defaults: dict[str, Any]
+    # The options of requests that do not set them. rules.max_new_tokens limits every answer.
+    request: Request
     seed: int | None = None  # None: a new seed for each request
-    stop: Sequence[str] = ()
-    ignore_end_of_text: bool = False
-    max_tokens: int  # maximum number of tokens of an answer
     max_bytes: int = 2**20  # maximum number of bytes of a request body
     allowed_hosts: Sequence[str] = ()
     allow_origins: Sequence[str] = ()
@@ -127,26 +122,25 @@ class ServedModel:
 
         most_tokens limits the length of an answer. Raises RequestError if a sampling option has a wrong value.
         """
-        settings = self.settings
+        default = self.settings.request
         if body.max_tokens == 0:
             raise RequestError("max_tokens: 0 requires echo: true", param="max_tokens")
-        n_tokens = settings.max_tokens
-        if body.max_tokens != -1:
-            n_tokens = min(n_tokens, body.max_tokens)
-        if most_tokens is not None:
-            n_tokens = min(n_tokens, most_tokens)
+        asked = None if body.max_tokens == -1 else body.max_tokens
+        limits = (default.rules.max_new_tokens, asked, most_tokens)
         options = body.model_dump(include=SAMPLING, exclude_none=True)
+        options["max_new_tokens"] = min(limit for limit in limits if limit is not None)
         try:
-            rules = Rules(**settings.defaults | options, max_new_tokens=n_tokens)
+            rules = replace(default.rules, **options)
         except ValidationError as error:
             raise RequestError(first_error(error)) from None
 
-        seed = settings.seed if body.seed is None else body.seed
-        ignore = settings.ignore_end_of_text if body.ignore_eos is None else body.ignore_eos
-        request = Request(
+        seed = self.settings.seed if body.seed is None else body.seed
+        ignore = default.ignore_end_of_text if body.ignore_eos is None else body.ignore_eos
+        request = replace(
+            default,
             rules=rules,
             seed=random.getrandbits(63) if seed is None else seed,
-            stop=body.stops or settings.stop,
+            stop=body.stops or default.stop,
             ignore_end_of_text=ignore,
             n_likeliest=n_likeliest,
             leading=leading,
@@ -159,4 +153,4 @@ async def in_thread(param: str, function: Callable[..., T], *arguments: Any) -> 
     try:
         return await asyncio.to_thread(function, *arguments)
     except UserError as error:
-        raise RequestError(f"{param}: {error!s:.{LONGEST_ERROR}}", param=param) from None
+        raise RequestError(f"{param}: {error!s:.300}", param=param) from None

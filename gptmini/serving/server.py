@@ -6,6 +6,7 @@ import errno
 import hashlib
 import re
 import socket
+from dataclasses import asdict
 from functools import partial
 from importlib.resources import files
 from typing import Any
@@ -21,10 +22,9 @@ from starlette.routing import Route
 from gptmini.serving.chats import answer_chat
 from gptmini.serving.completions import complete
 from gptmini.serving.connection import Connection, connections_of
-from gptmini.serving.engine import Engine, QueueFullError
+from gptmini.serving.engine import Engine
 from gptmini.serving.guard import Guard, failed, has_key, json_of, not_found
 from gptmini.serving.inspection import last_attention
-from gptmini.serving.responses import queue_full
 from gptmini.serving.schema import AttentionRequest, parse, token_text
 from gptmini.serving.served_model import ServedModel, ServerSettings, in_thread
 from gptmini.system.errors import UserError
@@ -40,94 +40,82 @@ BACKLOGS = 8
 FEWEST_CONNECTIONS = 8  # even if the system allows too few open files for them
 
 
-class Server:
-    """Answers HTTP requests with one model."""
+def application(engine: Engine, tokenizer: Tokenizer, settings: ServerSettings) -> Starlette:
+    """Return the ASGI application that answers HTTP requests with one model."""
+    model = ServedModel(engine, tokenizer, settings)
+    middleware = [
+        Middleware(
+            CORSMiddleware,
+            allow_origins=list(settings.allow_origins),
+            allow_methods=["GET", "POST"],
+            allow_headers=["*"],  # OpenAI's client for browsers sends headers of its own
+        ),
+        Middleware(Guard, api_key=settings.api_key, hosts=settings.allowed_hosts),
+    ]
 
-    def __init__(self, engine: Engine, tokenizer: Tokenizer, settings: ServerSettings) -> None:
-        self.model = ServedModel(engine, tokenizer, settings)
-        self._page = files("gptmini.serving").joinpath("page.html").read_text(encoding="utf-8")
-        self._page_policy = content_security_policy(self._page)
+    page = files("gptmini.serving").joinpath("page.html").read_text(encoding="utf-8")
+    policy = {"Content-Security-Policy": content_security_policy(page)}
+    routes = [
+        Route("/", partial(show_page, page, policy)),
+        Route("/health", partial(show_health, model)),
+        Route("/attention", partial(show_attention, model), methods=["POST"]),
+        Route("/v1/models", partial(show_model, model)),
+        Route("/v1/models/{name:path}", partial(show_model, model)),
+        Route("/v1/completions", partial(complete, model), methods=["POST"]),
+        Route("/v1/chat/completions", partial(answer_chat, model), methods=["POST"]),
+    ]
 
-    def app(self) -> Starlette:
-        """Return the ASGI application."""
-        settings = self.model.settings
-        middleware = [
-            Middleware(
-                CORSMiddleware,
-                allow_origins=list(settings.allow_origins),
-                allow_methods=["GET", "POST"],
-                allow_headers=["*"],  # OpenAI's client for browsers sends headers of its own
-            ),
-            Middleware(Guard, api_key=settings.api_key, hosts=settings.allowed_hosts),
-        ]
+    handlers: dict[Any, Any] = {404: not_found, 405: not_found, 500: failed}
+    return Starlette(routes=routes, middleware=middleware, exception_handlers=handlers)
 
-        routes = [
-            Route("/", self.page),
-            Route("/health", self.health),
-            Route("/attention", self.attention, methods=["POST"]),
-            Route("/v1/models", self.models),
-            Route("/v1/models/{name:path}", self.one_model),
-            Route("/v1/completions", partial(complete, self.model), methods=["POST"]),
-            Route("/v1/chat/completions", partial(answer_chat, self.model), methods=["POST"]),
-        ]
 
-        handlers: dict[Any, Any] = {
-            QueueFullError: queue_full,
-            404: not_found,
-            405: not_found,
-            500: failed,
+async def show_page(page: str, headers: dict[str, str], request: HTTPRequest) -> Response:
+    """Return the web page."""
+    return HTMLResponse(page, headers=headers)
+
+
+async def show_health(model: ServedModel, request: HTTPRequest) -> Response:
+    """Return the settings that the web page needs, and the number of requests that are open.
+
+    A client without the key learns only that the server is there.
+    """
+    settings = model.settings
+    health = {"status": "ok", "needs_key": settings.api_key is not None}
+    if has_key(request, settings.api_key):
+        health |= {
+            "model": settings.model,
+            "open": model.engine.n_open,
+            "chats": model.tokenizer.chat_template is not None,
+            "defaults": asdict(settings.request.rules) | {"seed": settings.seed},
         }
-        return Starlette(routes=routes, middleware=middleware, exception_handlers=handlers)
+    return JSONResponse(health)
 
-    async def page(self, request: HTTPRequest) -> Response:
-        """Return the web page."""
-        return HTMLResponse(self._page, headers={"Content-Security-Policy": self._page_policy})
 
-    async def health(self, request: HTTPRequest) -> Response:
-        """Return the settings that the web page needs, and the number of requests that are open.
+async def show_attention(model: ServedModel, request: HTTPRequest) -> Response:
+    """Return the attention between the last tokens of a text or a chat. The web page shows it."""
+    body = parse(AttentionRequest, await json_of(request, model.settings.max_bytes))
+    if body.messages is None:
+        ids = await in_thread("text", model.text_ids, body.text)
+    else:
+        ids = await in_thread("messages", model.chat_ids, body.messages, {})
+    look = partial(last_attention, model.engine.model, ids, MOST_SHOWN)
+    weights = await asyncio.wrap_future(model.engine.call(look))
+    tokens = [token_text(model.tokenizer, i) for i in ids[-MOST_SHOWN:]]
+    content = {"tokens": tokens, "n_tokens": len(ids), "weights": weights}
+    return await asyncio.to_thread(JSONResponse, content)  # it may have megabytes
 
-        A client without the key learns only that the server is there.
-        """
-        settings = self.model.settings
-        health = {"status": "ok", "needs_key": settings.api_key is not None}
-        if has_key(request, settings.api_key):
-            health |= {
-                "model": settings.model,
-                "open": self.model.engine.n_open,
-                "chats": self.model.tokenizer.chat_template is not None,
-                "defaults": settings.defaults | {"seed": settings.seed},
-            }
-        return JSONResponse(health)
 
-    async def attention(self, request: HTTPRequest) -> Response:
-        """Return the attention between the last tokens of a text or a chat. The web page shows it."""
-        body = parse(AttentionRequest, await json_of(request, self.model.settings.max_bytes))
-        if body.messages is None:
-            ids = await in_thread("text", self.model.text_ids, body.text)
-        else:
-            ids = await in_thread("messages", self.model.chat_ids, body.messages, {})
-        look = partial(last_attention, self.model.engine.model, ids, MOST_SHOWN)
-        weights = await asyncio.wrap_future(self.model.engine.call(look))
-        tokens = [token_text(self.model.tokenizer, i) for i in ids[-MOST_SHOWN:]]
-        content = {"tokens": tokens, "n_tokens": len(ids), "weights": weights}
-        return await asyncio.to_thread(JSONResponse, content)  # it may have megabytes
-
-    async def models(self, request: HTTPRequest) -> Response:
-        """Return a list of all models. The list contains only one model."""
-        return JSONResponse({"object": "list", "data": [self._described()]})
-
-    async def one_model(self, request: HTTPRequest) -> Response:
-        """Return the description of the model."""
-        self.model.check_name(request.path_params["name"])
-        return JSONResponse(self._described())
-
-    def _described(self) -> dict[str, Any]:
-        return {
-            "id": self.model.settings.model,
-            "object": "model",
-            "created": 0,
-            "owned_by": "gptmini",
-        }
+async def show_model(model: ServedModel, request: HTTPRequest) -> Response:
+    """Return the description of the model that the path names, or a list of the only model."""
+    name = request.path_params.get("name")
+    model.check_name(name)
+    described = {
+        "id": model.settings.model,
+        "object": "model",
+        "created": 0,
+        "owned_by": "gptmini",
+    }
+    return JSONResponse({"object": "list", "data": [described]} if name is None else described)
 
 
 def listen(host: str, port: int) -> socket.socket:

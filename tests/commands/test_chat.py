@@ -18,7 +18,7 @@ import pytest
 
 import gptmini
 import programs
-from gptmini.commands.chat_model import answer
+from gptmini.commands.chat import answer
 from gptmini.generation import Conversation, Request, Rules, Session
 from gptmini.generation.conversation import prompt_within
 from gptmini.loading import load

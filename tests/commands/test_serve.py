@@ -14,7 +14,7 @@ import openai
 import pytest
 
 import programs
-from gptmini.commands.serve_model import own_names
+from gptmini.commands.serve import own_names
 from gptmini.generation import generate
 from gptmini.loading import load
 from gptmini.serving import server as server_module
@@ -155,7 +155,7 @@ def test_mistakes_are_one_line(chatty, script, monkeypatch):
         (["--allow-origin", "https://a.example/path"], "--allow-origin"),
         (["--host", ""], "--host"),
         (["--host", "\udcff"], "--host"),
-        (["--stop", ""], "--stop"),
+        (["--stop", ""], "stop"),
         (["--api-key", ""], "--api-key"),
         (["--api-key", "k\u00e9y"], "--api-key"),
     ]:

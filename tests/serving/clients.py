@@ -4,7 +4,8 @@ import contextlib
 import threading
 import time
 
-from gptmini.serving import Engine, QuietServer, Server, ServerSettings, listen
+from gptmini.generation import Request, Rules
+from gptmini.serving import Engine, QuietServer, ServerSettings, application, listen
 from gptmini.tokenizer import CharTokenizer, with_chat_template
 
 PATIENCE = 60  # seconds
@@ -13,18 +14,24 @@ LETTERS = with_chat_template(CharTokenizer(CHARACTERS, end_of_text=True))
 
 
 @contextlib.contextmanager
-def served(model, tokenizer, *, batch_size=4, max_waiting=100, **changes):
-    """Serve a model on a free port in a thread; yield the address and the server."""
-    settings = {
-        "model": "tiny",
-        "defaults": {},
-        "seed": 1,
-        "max_tokens": 64,
-    }
+def served(
+    model,
+    tokenizer,
+    *,
+    batch_size=4,
+    max_waiting=100,
+    max_tokens=64,
+    defaults=(),
+    stop=(),
+    seed=1,
+    **changes,
+):
+    """Serve a model on a free port in a thread; yield the address and the engine."""
+    request = Request(rules=Rules(max_new_tokens=max_tokens, **dict(defaults)), stop=stop)
+    settings = ServerSettings(model="tiny", request=request, seed=seed, **changes)
     engine = Engine(model, tokenizer, batch_size=batch_size, max_waiting=max_waiting)
-    server = Server(engine, tokenizer, ServerSettings(**settings | changes))
     listening = listen("127.0.0.1", 0)
-    running = QuietServer(server.app())
+    running = QuietServer(application(engine, tokenizer, settings))
     thread = threading.Thread(target=running.run, kwargs={"sockets": [listening]})
     thread.start()
     while not running.started:

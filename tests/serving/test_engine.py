@@ -10,7 +10,7 @@ import torch
 
 from gptmini.generation import Request, Rules, generate_stream, prompt_ids
 from gptmini.serving import Engine
-from gptmini.system.errors import UserError
+from gptmini.serving.schema import RequestError
 from gptmini.tokenizer import CharTokenizer
 from sizes import TALKATIVE
 from toys import wide_gpt
@@ -128,7 +128,7 @@ def test_logits_that_are_not_finite_end_open_requests_with_the_error():
     engine = Engine(model, LETTERS, batch_size=2, max_waiting=2)
     _, pieces = ask(engine, "abc")
     error = pieces.get(timeout=PATIENCE)
-    assert isinstance(error, UserError)
+    assert isinstance(error, RequestError)
     assert "finite" in str(error)
     wait_until_idle(engine)
     engine.close()
@@ -147,7 +147,7 @@ def test_a_failure_of_the_model_ends_open_requests_and_later_requests_are_answer
     with monkeypatch.context() as patch:
         patch.setattr(type(model), "hidden", fail)
         error = ask(engine, "abc", **options)[1].get(timeout=PATIENCE)
-    assert isinstance(error, UserError)
+    assert isinstance(error, RequestError)
     assert "OutOfMemoryError" in str(error)
     assert "the memory is full" in capfd.readouterr().err
 

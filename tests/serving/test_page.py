@@ -83,7 +83,7 @@ def test_text_chat_probabilities_and_attention(browser, model):
     def is_idle():
         return not find("#stop")[0].is_enabled()
 
-    with served(model, LETTERS) as (url, _):
+    with served(model, LETTERS, defaults={"temperature": 0.8}) as (url, _):
         browser.get(url)
         wait(lambda: find("input[value=chat]")[0].is_selected())  # the model has a template
 
