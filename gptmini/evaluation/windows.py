@@ -7,19 +7,13 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from gptmini.data import NOT_COUNTED, Excerpt, validation_windows
 
 # To compute a confidence interval, a single document is divided into blocks of this size. A block has a few sentences,
 # so neighbouring blocks are nearly independent.
 BLOCK_BYTES = 512
-
-
-class Window(NamedTuple):
-    """Consecutive ids. The model reads all ids except the last, and the last n_scored ids are scored."""
-
-    ids: np.ndarray  # (n,), at least 2
-    n_scored: int  # from 1 to n - 1
 
 
 class Passage(NamedTuple):
@@ -89,34 +83,33 @@ def passage_of_excerpt(excerpt: Excerpt, *, context_length: int, batch_size: int
     )
 
 
-def rolling_windows(ids: np.ndarray, *, first: int, context_length: int) -> Iterator[Window]:
-    """Yield windows of one document that score each id once. The model predicts the first id from the id `first`.
+def rolling_windows(
+    ids: np.ndarray, *, first: int, context_length: int
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield windows of one document that score each id once: tokens and targets, int64 (n,) each.
+
+    The model predicts the first id from the id `first`. Targets that are not scored are NOT_COUNTED.
 
     Windows do not overlap, except that the last window is extended to the left for full context.
     Source: lm-evaluation-harness, get_rolling_token_windows and make_disjoint_window in lm_eval/utils.py.
     ids has the shape (n,). The other arguments are described in passage_of_documents.
     """
-    given = np.concatenate([[first], ids])  # (n + 1,)
+    given = torch.from_numpy(np.concatenate([[first], ids]))  # (n + 1,)
     for n_done in range(0, len(ids), context_length):
         n_scored = min(context_length, len(ids) - n_done)
         end = n_done + n_scored + 1  # index in given, after the last scored id
         start = max(0, end - context_length - 1)
-        yield Window(given[start:end], n_scored)
+        targets = given[start + 1 : end].clone()
+        targets[:-n_scored] = NOT_COUNTED
+        yield given[start : end - 1], targets
 
 
-def in_batches(windows: Iterable[Window], size: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield batches of at most `size` windows, in order. Shorter windows are padded at the end.
-
-    Each batch has tokens and targets, int64 (B, T) each. Targets that are not scored are NOT_COUNTED.
-    """
+def in_batches(
+    windows: Iterable[tuple[Tensor, Tensor]], size: int
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield tokens and targets of at most `size` windows, int64 (B, T) each. Shorter windows are padded at the end."""
     rest = iter(windows)
     while group := list(islice(rest, size)):
-        longest = max(len(window.ids) for window in group) - 1
-        tokens = np.zeros((len(group), longest), dtype=np.int64)
-        targets = np.full((len(group), longest), NOT_COUNTED, dtype=np.int64)
-
-        for row, window in enumerate(group):
-            n = len(window.ids) - 1
-            tokens[row, :n] = window.ids[:-1]
-            targets[row, n - window.n_scored : n] = window.ids[-window.n_scored :]
-        yield torch.from_numpy(tokens), torch.from_numpy(targets)  # (B, T) each
+        tokens = pad_sequence([tokens for tokens, _ in group], batch_first=True)  # (B, T)
+        targets = [targets for _, targets in group]
+        yield tokens, pad_sequence(targets, batch_first=True, padding_value=NOT_COUNTED)

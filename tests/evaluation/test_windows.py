@@ -60,11 +60,10 @@ def test_a_document_alone_is_scored_as_lm_evaluation_harness_defines(n):
         expected.append((list(given[start : position + 1]), ids[position]))
 
     found = []
-    for window in rolling_windows(ids, first=END, context_length=CONTEXT):
-        assert len(window.ids) <= CONTEXT + 1
-        first = len(window.ids) - window.n_scored
-        for i in range(first, len(window.ids)):
-            found.append((list(window.ids[:i]), window.ids[i]))
+    for tokens, targets in rolling_windows(ids, first=END, context_length=CONTEXT):
+        assert len(tokens) == len(targets) <= CONTEXT
+        for i in torch.nonzero(targets != -100).flatten():
+            found.append((tokens[: i + 1].tolist(), targets[i]))
     assert found == expected
 
 
@@ -75,8 +74,9 @@ def test_filling_up_a_batch_changes_no_loss(batch_size):
     expected = []
     for ids in documents:
         nats = 0.0
-        for window in rolling_windows(ids, first=END, context_length=CONTEXT):
-            nats += nats_of(model, window.ids)[-window.n_scored :].sum()
+        for tokens, targets in rolling_windows(ids, first=END, context_length=CONTEXT):
+            window = np.append(tokens, targets[-1])
+            nats += nats_of(model, window)[(targets != -100).numpy()].sum()
         expected.append(nats)
 
     passage = alone(documents, batch_size)
