@@ -92,12 +92,10 @@ class Run:
             # At step 0, a run that started with trained weights validates them again.
             validated = self.step > 0 and self.state.validated_step == self.step
 
-        aside: list[Path] = []
         with dropping_later_lines(self.folder, newest, validated=validated) as self.lines:
             if self.state is not None:
-                aside = make_latest(self.state.path, self.step, self.folder)
-        for file in aside:
-            self.notes.append(f"renamed a later or damaged checkpoint to {file}")
+                for file in make_latest(self.state.path, self.step, self.folder):
+                    self.notes.append(f"renamed a later or damaged checkpoint to {file}")
 
     def close(self) -> None:
         """Close the log. The run has reported the first failed write."""

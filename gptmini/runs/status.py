@@ -15,20 +15,17 @@ from gptmini.system.untrusted import read_json
 
 STATUS = "state"  # in the run's folder
 
-# The states of a run:
-# - running: the run is training. If no process holds the lock of the run, the run was killed.
-# - done: all steps are done.
-# - ended: a callback, such as EarlyStopping or Pruning, ended the run.
-# - stopped: a signal or the time limit stopped the run.
-# - failed: an error ended the run.
-StateName = Literal["running", "done", "ended", "stopped", "failed"]
-
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class RunStatus:
     """The state of a run."""
 
-    state: StateName
+    # - running: the run is training. If no process holds the lock of the run, the run was killed.
+    # - done: all steps are done.
+    # - ended: a callback, such as EarlyStopping or Pruning, ended the run.
+    # - stopped: a signal or the time limit stopped the run.
+    # - failed: an error ended the run.
+    state: Literal["running", "done", "ended", "stopped", "failed"]
     # Number of optimizer steps that are done. For a run that is training, the step of its latest checkpoint.
     step: NonNegativeInt
     # The cause of the end: the name of the callback, of the signal or of the error, or the time limit. None if
