@@ -21,7 +21,6 @@ CONFIG = "config.json"
 GENERATION = "generation_config.json"
 TOKENIZER = "tokenizer_config.json"
 FILES = (CONFIG, GENERATION, TOKENIZER)
-IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
 # Keys that refer to code and files that are not part of an export.
 LEFT_OUT = ("auto_map", "fast_tokenizer_files", "tokenizer_file", "vocab_file")
 
@@ -64,7 +63,7 @@ def special_ids(tokenizer: Tokenizer, published: Published) -> dict[str, Any]:
         "pad_token_id": None,
     }
     if CONFIG in published:
-        ids = {name: published[CONFIG][name] for name in IDS if name in published[CONFIG]}
+        ids = {name: published[CONFIG][name] for name in ids if name in published[CONFIG]}
     return with_new_ends(ids, tokenizer, published)
 
 

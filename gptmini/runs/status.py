@@ -55,7 +55,6 @@ def read_status(folder: Path) -> RunStatus | None:
     try:
         return RunStatus(**read_json(path))
     except ValidationError as error:
-        mistake = first_error(error)
         raise UserError(
-            f"{path} must contain the state of a run ({mistake}); remove this file"
+            f"{path} must contain the state of a run ({first_error(error)}); remove this file"
         ) from None
