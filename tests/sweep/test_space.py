@@ -6,8 +6,7 @@ import pytest
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
 from gptmini.configuration.sweep_space import space_of
-from gptmini.sweep import Space
-from gptmini.sweep.space import text_of
+from gptmini.sweep import Space, text_of
 from gptmini.system.errors import UserError
 from pretended_sweep import LAYERS, LISTED, RATE, settings
 

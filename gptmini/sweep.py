@@ -1,4 +1,7 @@
-"""The search space of a sweep: the settings, the values of each key, and the overrides that all runs have in common."""
+"""The settings of a sweep and its search space: the values of each key, and the overrides that all runs have in common.
+
+Optuna is imported only on use, because it is slow.
+"""
 
 import itertools
 import math
