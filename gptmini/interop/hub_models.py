@@ -4,7 +4,7 @@ import os
 import re
 from pathlib import Path
 
-from gptmini.system.hub_errors import downloading
+from gptmini.system.errors import downloading
 
 # The files that gptmini reads. The patterns do not contain *, because * matches files in subfolders too. For example,
 # *.safetensors matches onnx/model.safetensors.

@@ -74,13 +74,11 @@ def dry_run(settings: Settings, request: UserRequest) -> None:
         seconds_a_step, _ = measure_module(module, seconds=SECONDS)
 
     announcer.print_setup(module, settings, is_new=True)
-    announcer.print_topic(
-        "reasons",
-        *(
-            f"trainer.{name}={str(getattr(module.hardware, name)).lower()}: {reason}"
-            for name, reason in module.hardware.reasons.items()
-        ),
-    )
+    reasons = [
+        f"trainer.{name}={str(getattr(module.hardware, name)).lower()}: {reason}"
+        for name, reason in module.hardware.reasons.items()
+    ]
+    announcer.print_topic("reasons", *reasons)
     left_out = "without samples, pictures and TensorBoard"
     announcer.print_topic("memory", memory_line(device), left_out)
     n_steps = module.settings.max_steps

@@ -1,7 +1,8 @@
-"""The exception for mistakes that a user can fix, the nearest name, and the errors of a full memory."""
+"""The exception for mistakes that a user can fix, the nearest name, and the errors of a full memory or of the hub."""
 
 import difflib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
 # Maximum number of characters of a value in an error message. A longer value is cut.
 LONGEST_VALUE = 80
@@ -69,3 +70,20 @@ def ran_out_of_memory(error: BaseException) -> bool:
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return True
     return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
+
+
+@contextmanager
+def downloading(what: str, instead: str) -> Iterator[None]:
+    """Turn an error of the hub's client in the block into a UserError with the remedy `instead`.
+
+    The argument what is such as "the dataset roneneldan/TinyStories".
+    """
+    try:
+        yield
+    except Exception as error:
+        # The error classes of the client and its HTTP library differ by version.
+        library, _, _ = type(error).__module__.partition(".")
+        if not library.startswith(("huggingface_hub", "requests", "urllib3", "http")):
+            raise
+        reason, _, _ = " ".join(str(error).split()).partition(". ")
+        raise UserError(f"cannot download {what} ({reason.removesuffix('.')}); {instead}") from None

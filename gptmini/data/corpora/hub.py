@@ -16,9 +16,8 @@ from gptmini.data.corpora.text_corpus import TextCorpus
 from gptmini.data.corpus import HeldOut
 from gptmini.data.reading.readers import FieldName, OnError
 from gptmini.settings import STRICT
-from gptmini.system.errors import UserError
+from gptmini.system.errors import UserError, downloading
 from gptmini.system.files import replacing
-from gptmini.system.hub_errors import downloading
 from gptmini.system.untrusted import read_json
 
 if TYPE_CHECKING:
