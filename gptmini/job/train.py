@@ -58,6 +58,7 @@ from gptmini.training import (
     requeue,
     restore_callbacks,
 )
+from gptmini.training.loggers.console import ConsoleLogger
 
 
 @advising_on_memory("lower trainer.batch_size or the model's sizes")
@@ -207,7 +208,7 @@ def fit(
     `began`, in seconds of time.monotonic. Return the trainer, and the reason why training stopped.
     """
     settings = module.settings
-    consoles = [logger for logger in loggers if isinstance(logger, ConsoleLogger)]
+    of_console = [logger.step_callback() for logger in loggers if isinstance(logger, ConsoleLogger)]
     seconds_left = settings.max_seconds
     if seconds_left is not None:
         seconds_left -= time.monotonic() - began
@@ -216,7 +217,7 @@ def fit(
     trainer = build_trainer(
         module,
         run.folder,
-        callbacks=[*callbacks, bad_steps, stopping, *map(StepProgress, consoles)],
+        callbacks=[*callbacks, bad_steps, stopping, *of_console],
         loggers=loggers,
         state=run.state,
         world=ranks.world,

@@ -30,10 +30,7 @@ FIXED = (
 
 def config_table(config: dict) -> list[list[str]]:
     """Return a heading row, then a row for each value of a configuration by its dotted key."""
-    rows = [["key", "value"]]
-    for key, value in leaves(config):
-        rows.append([key, _plain(value)])
-    return rows
+    return [["key", "value"], *([key, _plain(value)] for key, value in leaves(config))]
 
 
 def model_table(model: "GPT") -> list[list[str]]:
@@ -111,17 +108,14 @@ def comparison(
 
     Returns every value of the run by its dotted key, the overridden keys, and all other keys of FIXED that the run has.
     """
-    overridden = {}
+    overridden: dict[str, object] = {}
     for override in overrides:
         key, equals, value = override.lstrip("+").partition("=")
         if equals and key not in keys_with("unmeasured"):
             overridden[key] = value
 
     # The text of an override remains only for keys without a value in the configuration, such as experiment=NAME.
-    values: dict[str, object] = dict(overridden)
-    for key, value in leaves(config):
-        if value is not None:
-            values[key] = value
+    values = overridden | {key: value for key, value in leaves(config) if value is not None}
     values["tokenizer"] = store.meta["builder"]["name"]
     values["parameters"] = model.n_parameters
     values["overrides"] = shlex.join(overrides)

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from gptmini.console.terminal import Screen
 from gptmini.training.callbacks.scalars import Scalars
-from gptmini.training.loggers.console import ConsoleLogger, StepProgress, sparkline
+from gptmini.training.loggers.console import ConsoleLogger, sparkline
 
 LOSSES = (5.25, 4.75, 4.875, 4.5)  # of validations after 10, 20, 30 and 40 steps
 TRAINED = {"train/loss": 4.4375, "work/tokens_per_second": 12345.6, "train/tokens": 1_234_567_890}
@@ -186,7 +186,7 @@ def test_the_bar_advances_in_every_step(train):
     logger = ConsoleLogger(Screen(console), 6)
     recorder = Recorder(logger)
     # Scalars are logged after the steps 1, 4 and 6, and after the validations of the steps 3 and 6.
-    callbacks = [Scalars(every_steps=4), StepProgress(logger), recorder]
+    callbacks = [Scalars(every_steps=4), logger.step_callback(), recorder]
     train(callbacks=callbacks, loggers=[logger], max_steps=6, val_every_steps=3, batch_size=4)
     # A step has two micro-steps.
     assert recorder.shown == [None, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6]

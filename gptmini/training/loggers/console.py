@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 
-import lightning as L
+from lightning.pytorch.callbacks import LambdaCallback
 from rich.progress import BarColumn, Progress, TextColumn
 from rich.text import Text
 
@@ -117,6 +117,12 @@ class ConsoleLogger(PlainLogger):
         text = self._progress_text(step, time.monotonic(), validated=False)
         self._bar.update(self._task, completed=step, description=str(text))
 
+    def step_callback(self) -> LambdaCallback:
+        """Return a callback that updates the progress bar after each optimizer step."""
+        return LambdaCallback(
+            on_train_batch_end=lambda trainer, *_: self.show_step(trainer.global_step)
+        )
+
     def _store(self, metrics: Mapping[str, float], step: int) -> None:
         self._latest.update(metrics)
         if TOKENS in metrics and step > 0:
@@ -190,24 +196,6 @@ class ConsoleLogger(PlainLogger):
         if not is_ascii:
             parts.append(Text(sparkline(losses[-SPARKS:])))
         return Text(" ").join(parts)
-
-
-class StepProgress(L.Callback):
-    """A callback that updates the progress bar of a console after each optimizer step."""
-
-    def __init__(self, logger: ConsoleLogger) -> None:
-        self._logger = logger
-
-    def on_train_batch_end(
-        self,
-        trainer: L.Trainer,
-        pl_module: L.LightningModule,
-        outputs: object,
-        batch: object,
-        batch_idx: int,
-    ) -> None:
-        """Show the step. After a micro-step, nothing changes."""
-        self._logger.show_step(trainer.global_step)
 
 
 def overfitting_begins(validations: Sequence[Mapping[str, float]]) -> bool:
