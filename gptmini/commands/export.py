@@ -44,10 +44,10 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     suffix = options.out.suffix.lower()
     if suffix in OTHERS:
         raise UserError(f"cannot write {suffix}; give a folder or a {GGUF} file, got {options.out}")
-    is_gguf = suffix == GGUF
-    if is_gguf and options.kind is not None:
+    options.is_gguf = suffix == GGUF
+    if options.is_gguf and options.kind is not None:
         raise UserError("--as applies only to a folder, not to a GGUF file; leave out --as")
-    if not is_gguf and options.dtype == "q8_0":
+    if not options.is_gguf and options.dtype == "q8_0":
         raise UserError(f"--dtype q8_0 requires a file name that ends in {GGUF}, got {options.out}")
     return options
 
@@ -60,15 +60,14 @@ def main(arguments: list[str]) -> None:
 
     restore_gc_and_sigint()
     out = options.out
-    is_gguf = out.suffix.lower() == GGUF
-    if is_gguf and os.path.lexists(out):
+    if options.is_gguf and os.path.lexists(out):
         raise UserError(f"{out} already exists; delete it or choose a different name")
-    if not is_gguf:
+    if not options.is_gguf:
         interop.require_empty(out)
 
     source = checkpoint_source(run)
     model = source.model()
-    if is_gguf:
+    if options.is_gguf:
         kind = interop.write_gguf(
             out,
             model,
@@ -90,8 +89,8 @@ def main(arguments: list[str]) -> None:
         )
         n_bytes = sum(file.stat().st_size for file in out.iterdir())
 
-    size = with_prefix(n_bytes, "B")
     print_resolved_run(options.run, run)
     print_lines(
-        f"{out}, {interop.ARCHITECTURES[kind].class_name} in {options.dtype}: {model.n_parameters:,} parameters, {size}"
+        f"{out}, {interop.ARCHITECTURES[kind].class_name} in {options.dtype}: {model.n_parameters:,} parameters, "
+        f"{with_prefix(n_bytes, 'B')}"
     )

@@ -45,12 +45,7 @@ def build_loggers(settings: Settings, run: Run) -> list[Logger]:
     return loggers
 
 
-def log_setup(
-    loggers: Sequence[Logger],
-    settings: Settings,
-    module: GPTModule,
-    run: Run,
-) -> None:
+def log_setup(loggers: Sequence[Logger], settings: Settings, module: GPTModule, run: Run) -> None:
     """Log the configuration to every logger, and tables of the setup to loggers that support tables.
 
     TensorBoard also gets the earlier points of a resumed run, and a table that compares runs by their overrides.

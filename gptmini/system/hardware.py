@@ -122,12 +122,7 @@ def choose_device(device: str) -> str:
 
 
 def choose_hardware(
-    device: str,
-    precision: str,
-    compile: bool | str,
-    devices: int = 1,
-    *,
-    width: int = 0,
+    device: str, precision: str, compile: bool | str, devices: int = 1, *, width: int = 0
 ) -> Hardware:
     """Replace each value 'auto' by the best choice for this machine.
 
