@@ -112,7 +112,7 @@ def main(arguments: list[str]) -> None:
         plain = json.loads(json.dumps(report), parse_constant=lambda name: None)
         print(json.dumps(plain, indent=2))
     else:
-        print_lines(*topic_lines(report))
+        print_lines(*lines_of(report))
 
 
 def open_text(options: argparse.Namespace, source: ModelSource) -> "evaluation.HeldOutText":
@@ -134,21 +134,21 @@ def open_text(options: argparse.Namespace, source: ModelSource) -> "evaluation.H
     return evaluation.PreparedText(folder, options.split or SPLIT, options.max_tokens)
 
 
-def topic_lines(report: dict[str, Any]) -> Iterator[str]:
+def lines_of(report: dict[str, Any]) -> Iterator[str]:
     """Yield the results of an evaluation. Each line has one result."""
     intervals = report["intervals"]
     for model in report["models"]:
         yield f"{model['model']} on {report['text']}, {model['tokens']:,} tokens"
-        yield line("loss", model["loss"], ".4f", "nats per token")
-        yield line("perplexity", model["perplexity"], ".3f")
-        yield line("bits per byte", model["bits_per_byte"], ".4f")
+        yield line_of("loss", model["loss"], ".4f", "nats per token")
+        yield line_of("perplexity", model["perplexity"], ".3f")
+        yield line_of("bits per byte", model["bits_per_byte"], ".4f")
         yield f"{'convention':15} {model['convention']}"
 
     comparison = report.get("comparison")
     if comparison is not None:
         share_won = comparison["share_won_by_first"]
         difference = {"value": comparison["bits_per_byte"], "interval": comparison["interval"]}
-        yield line("second - first", difference, "+.4f", "bits per byte")
+        yield line_of("second - first", difference, "+.4f", "bits per byte")
         if difference["value"]:
             yield f"{'lower':15} the {'first' if difference['value'] > 0 else 'second'} model"
         if share_won is not None:
@@ -165,7 +165,7 @@ def topic_lines(report: dict[str, Any]) -> Iterator[str]:
         yield f"{'intervals':15} {intervals['share']:.0%} from {parts}, as informative as {n_equal}"
 
 
-def line(name: str, figure: dict[str, Any], digits: str, unit: str = "") -> str:
+def line_of(name: str, figure: dict[str, Any], digits: str, unit: str = "") -> str:
     """Return a line with a value and its confidence interval. The argument digits is a format such as .4f."""
     value = f"{figure['value']:{digits}} {unit}".rstrip()
     if figure["interval"] is None:

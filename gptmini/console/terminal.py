@@ -47,7 +47,7 @@ def make_console(kind: str = "auto") -> Console:
     """Return a console for stdout. The argument kind is 'auto', 'lines' or 'quiet'."""
     # Notebooks and CI servers set FORCE_COLOR. With it, Rich would draw a progress bar, although the cursor cannot move
     # there.
-    has_terminal = sys.stdout.isatty()
+    has_terminal = sys.stdout is not None and sys.stdout.isatty()
     return BrokenPipeConsole(
         quiet=kind == "quiet",
         force_terminal=None if has_terminal and kind != "lines" else False,

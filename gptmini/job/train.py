@@ -208,7 +208,7 @@ def fit(
     `began`, in seconds of time.monotonic. Return the trainer, and the reason why training stopped.
     """
     settings = module.settings
-    of_console = [logger.step_callback() for logger in loggers if isinstance(logger, ConsoleLogger)]
+    progress = [logger.step_callback() for logger in loggers if isinstance(logger, ConsoleLogger)]
     seconds_left = settings.max_seconds
     if seconds_left is not None:
         seconds_left -= time.monotonic() - began
@@ -217,7 +217,7 @@ def fit(
     trainer = build_trainer(
         module,
         run.folder,
-        callbacks=[*callbacks, bad_steps, stopping, *of_console],
+        callbacks=[*callbacks, bad_steps, stopping, *progress],
         loggers=loggers,
         state=run.state,
         world=ranks.world,

@@ -44,7 +44,7 @@ def _overview_of(folder: Path) -> Overview:
         (float(line["val/loss"]), float(line["val/bits_per_byte"]), line[STEP])
         for line in read_lines(folder, having="val/bits_per_byte")
     ]
-    finite = [values for values in validations if all(map(math.isfinite, values))]
+    finite = [values for values in validations if all(map(math.isfinite, values[:2]))]
     loss, bits_per_byte, best_step = min(finite, default=(None, None, None))
 
     stored = read_status(folder)

@@ -135,7 +135,7 @@ def _differences_table(runs: list[ReportedRun]) -> str:
 
 
 def charts(runs: list[ReportedRun]) -> Iterator[tuple[str, str]]:
-    """Yield the name and the HTML of each category of charts in LAYOUT, with a curve for each run and tag."""
+    """Yield the name and the HTML of each category of LAYOUT that has charts, with a curve for each run and tag."""
     from gptmini.report import drawing  # matplotlib takes half a second
 
     for category, patterns_of_charts in LAYOUT.items():
@@ -146,10 +146,8 @@ def charts(runs: list[ReportedRun]) -> Iterator[tuple[str, str]]:
                 chart = drawing.svg(drawing.curves(lines, title))
                 pictures.append(image("svg+xml", chart, title))
 
-        content = ""
         if pictures:
-            content = f'<div class="charts">{"".join(pictures)}</div>'
-        yield category, content
+            yield category, f'<div class="charts">{"".join(pictures)}</div>'
 
 
 def _lines(

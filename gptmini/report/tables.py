@@ -73,8 +73,7 @@ def data_card(store: "TokenStore") -> list[list[str]]:
     source = dict(store.meta["source"])
     files = source.pop("files", None)
     rows.append(["source", source.pop("corpus")])
-    for key, value in source.items():
-        rows.append([key, _plain(value)])
+    rows += [[key, _plain(value)] for key, value in source.items()]
     if files is not None:
         rows.append(["files", f"{len(files):,}; sha256 of the first {files[0]}"])
 
