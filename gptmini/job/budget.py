@@ -122,7 +122,7 @@ class BudgetChooser:
             seconds=min(CHOSEN_SHARE * self._seconds_left(), CHOSEN_SECONDS),
         )
         seconds = self._seconds_left()
-        if module.compiles and module.settings.n_ranks > 1:
+        if module.hardware.compile and module.settings.n_ranks > 1:
             # Only this rank has compiled the loss. The other ranks compile it in their first step.
             seconds -= warm_up
         n_steps, val_every = steps_that_fit(

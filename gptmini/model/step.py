@@ -230,7 +230,6 @@ def _bind_smear(module: Smear | None, history: SmearHistory | None) -> Function:
 
     assert history is not None  # GPTCache creates a history for every smear
     newest = torch.ones_like(module.gains[0])  # (C,), gain of the newest position itself
-    gains = (
-        torch.stack([newest, *module.gains]).detach().flip(0)
-    )  # (K + 1, C), newest position last
+    # (K + 1, C), newest position last
+    gains = torch.stack([newest, *module.gains]).detach().flip(0)
     return lambda x: (history.append(x.unsqueeze(1)) * gains).sum(dim=1)  # (B, C)

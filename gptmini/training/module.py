@@ -93,8 +93,6 @@ class GPTModule(L.LightningModule):
         self.schedule = settings.schedule
         self.seed = settings.root.seed
         self.hardware = hardware
-        self.compiles = hardware.compile
-        self.precision = hardware.precision
         self.origin = origin
 
         if self.settings.checkpoint_activations:
@@ -132,14 +130,14 @@ class GPTModule(L.LightningModule):
             # distributed.shard compiles each block. FSDP2 rounds the weights when it gathers them.
             return partial(training_loss, self.model, counted_share=counted_share)
 
-        is_stream = self.precision == "bf16_stream"
+        is_stream = self.hardware.precision == "bf16_stream"
         loss = partial(
             training_loss,
             self.model,
             dtype=torch.bfloat16 if is_stream else None,
             counted_share=counted_share,
         )
-        if self.compiles:
+        if self.hardware.compile:
             loss = torch.compile(loss, dynamic=False, fullgraph=True)
         if not is_stream:
             return loss
@@ -158,8 +156,8 @@ class GPTModule(L.LightningModule):
         distributed.shard(
             self.model,
             self.device_mesh["data_parallel"],
-            precision=self.precision,
-            compile=self.compiles,
+            precision=self.hardware.precision,
+            compile=self.hardware.compile,
         )
         self.parameters_by_name = dict(self.model.named_parameters())
 

@@ -148,18 +148,13 @@ class Stopping(L.Callback):
         step_done = (batch_idx + 1) % trainer.accumulate_grad_batches == 0
         if not step_done:
             return
-        self.deadline.end_step(compiles=pl_module.compiles)
+        self.deadline.end_step(compiles=pl_module.hardware.compile)
 
-        # All ranks must stop after the same step. The report of a step contains the stop requests of all ranks.
-        if trainer.world_size == 1:
-            number, late = self._request(pl_module)
-        elif pl_module.step_reports.latest is not None:
-            number = pl_module.step_reports.latest.signal
-            late = pl_module.step_reports.latest.late
-        else:
-            number = 0
-            late = False
-
+        number, late = self._request(pl_module)
+        if trainer.world_size > 1:
+            # All ranks must stop after the same step. The report of a step contains the stop requests of all ranks.
+            report = pl_module.step_reports.latest
+            number, late = (0, False) if report is None else (report.signal, report.late)
         _stop_if(number)
         if late and trainer.global_step < trainer.max_steps:
             self.late = True

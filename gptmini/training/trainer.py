@@ -59,7 +59,7 @@ def build_trainer(
         strategy=_strategy_of(settings, device),
         # FSDP2 itself rounds the weights when it gathers them, so Lightning must not use autocast. With bf16_stream,
         # GPTModule turns the autocast off for the training loss.
-        precision="32-true" if is_fsdp2 or module.precision == "fp32" else "bf16-mixed",
+        precision="32-true" if is_fsdp2 or module.hardware.precision == "fp32" else "bf16-mixed",
         inference_mode=not is_fsdp2,  # inference mode skips the hooks that gather weights
         max_steps=settings.max_steps,
         max_epochs=-1,

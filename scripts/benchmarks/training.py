@@ -120,7 +120,7 @@ def bare_loop(subject: Subject, n_steps: int) -> Bare:
     optimizer = module.configure_optimizers()
     batches = iter(train_batches(data, device))
     n_micro_steps = micro_steps(settings.global_batch_size, settings.batch_size, 1)
-    is_bf16 = module.precision == "bf16"
+    is_bf16 = module.hardware.precision == "bf16"
     autocast = torch.autocast(device, torch.bfloat16, enabled=is_bf16)
 
     spent = dict.fromkeys(("data", "forward", "backward", "optimizer"), 0.0)

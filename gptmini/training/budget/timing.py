@@ -95,7 +95,7 @@ def measure_module(module: GPTModule, *, seconds: float) -> tuple[float, float]:
         module.settings,
         module.hardware,
         seconds=seconds,
-        is_compiled=module.compiles,
+        is_compiled=module.hardware.compile,
     )
 
 

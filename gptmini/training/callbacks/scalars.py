@@ -60,7 +60,7 @@ class Scalars(L.Callback):
         """Look up the constants of the run, and start to time the first step."""
         self._flops_per_token = pl_module.model.flops_per_token
         if self.peak_tflops is None:
-            peak = peak_flops(pl_module.device, pl_module.precision)
+            peak = peak_flops(pl_module.device, pl_module.hardware.precision)
         else:
             peak = 1e12 * self.peak_tflops
         # The peak speed of all devices together.
