@@ -103,10 +103,7 @@ class TokenDataModule(L.LightningDataModule):
             numbers = itertools.count()
             return (split_windows(windows_of(number)) for number in numbers)
 
-        def cut(number: int, windows: np.ndarray) -> None:
-            windows[:] = windows_of(number)
-
-        return prefetch_batches(cut, (self.batch_size, self.context_length + 1), device)
+        return prefetch_batches(windows_of, (self.batch_size, self.context_length + 1), device)
 
     def _validation_batches(self) -> Iterator[tuple[Tensor, Tensor]]:
         excerpts = self.store.excerpts("val", self.val_tokens)

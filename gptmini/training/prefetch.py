@@ -11,13 +11,13 @@ from gptmini.data import split_windows
 
 
 def prefetch_batches(
-    cut: Callable[[int, np.ndarray], None], shape: tuple[int, int], device: torch.device
+    windows_of: Callable[[int], np.ndarray], shape: tuple[int, int], device: torch.device
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield endless micro-batches (tokens, targets) on a device, int64 (B, T) each.
 
     There are two buffers of the given shape, (B, T + 1). While one buffer is copied to the device, a thread cuts the
-    next windows into the other buffer: cut(number, array) writes the windows of a micro-batch, numbered from 0. Buffers
-    of int32 need only a quarter of the bytes of int64 tokens and targets. The device splits and converts them.
+    next windows into the other buffer. windows_of returns the windows of a micro-batch, numbered from 0. Buffers of
+    int32 need only a quarter of the bytes of int64 tokens and targets. The device splits and converts them.
     """
     on_cuda = device.type == "cuda"
     buffers = [torch.empty(shape, dtype=torch.int32, pin_memory=on_cuda) for _ in range(2)]
@@ -33,7 +33,7 @@ def prefetch_batches(
         if copy is not None:
             copy.synchronize()
 
-        cut(number, buffers[side].numpy())
+        buffers[side].numpy()[:] = windows_of(number)
         return buffers[side]
 
     thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="batches")

@@ -108,8 +108,7 @@ def _strategy_of(settings: TrainerSettings, device: str) -> Strategy | str:
             timeout=timeout,
         )
 
-    is_distributed = settings.n_ranks > 1 or settings.strategy == "ddp"
-    if not is_distributed:
+    if settings.n_ranks == 1 and settings.strategy == "auto":
         return "auto"
     # The only buffers of the model are constant tables. If DDP broadcast the buffers before each forward pass, the
     # processes would wait for each other in a validation. But in a validation, one process may have one more batch than

@@ -21,15 +21,15 @@ def starts(number):
     return np.array([number % 7, 300 - 11 * number])
 
 
-def cut(number, windows):
-    windows[:] = DATA[starts(number)[:, None] + np.arange(T + 1)]
+def cut(number):
+    return DATA[starts(number)[:, None] + np.arange(T + 1)]
 
 
 @pytest.mark.parametrize("slow", ["thread", "consumer"])
 def test_every_batch_is_the_one_that_gather_cuts_and_stays_so(slow):
-    def slowly(number, windows):
+    def slowly(number):
         time.sleep(0.01 if slow == "thread" else 0)
-        cut(number, windows)
+        return cut(number)
 
     batches = []
     for batch in itertools.islice(prefetch_batches(slowly, (B, T + 1), CPU), 9):
@@ -43,10 +43,10 @@ def test_every_batch_is_the_one_that_gather_cuts_and_stays_so(slow):
 
 
 def test_the_thread_hands_on_its_error_and_ends_with_its_batches():
-    def failing(number, windows):
+    def failing(number):
         if number == 2:
             raise OSError("the disk is gone")
-        cut(number, windows)
+        return cut(number)
 
     before = set(threading.enumerate())
     fine = prefetch_batches(cut, (B, T + 1), CPU)

@@ -2,6 +2,7 @@
 
 import time
 from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,41 +23,33 @@ class StepTimes:
     def __init__(self, device: torch.device) -> None:
         """Start the first part now."""
         self._device = device.type
-        self._parts: list[str] = []  # names of the parts, in order
-        # The end of each part. It is an event on a CUDA GPU, and a time of the host's clock, in seconds, on other
-        # devices.
-        self._events: list[torch.cuda.Event] = []
-        self._seconds: list[float] = []
+        # The name and the end of each part, in order. The end is an event on a CUDA GPU. On other devices, it is a time
+        # of the host's clock in milliseconds.
+        self._marks: list[tuple[str, Any]] = []
         self.mark("begin")
 
     def mark(self, part: str) -> None:
         """End a part now. The time of the part counts only if the name of the part is in PARTS."""
-        self._parts.append(part)
         if self._device == "cuda":
             event = torch.cuda.Event(enable_timing=True)
             event.record()
-            self._events.append(event)
+            self._marks.append((part, event))
             return
 
         if self._device == "mps":
             # torch.mps.Event cannot time a part if the device has no work during the part. So make the host wait.
             torch.mps.synchronize()
-        self._seconds.append(time.perf_counter())
+        self._marks.append((part, 1000 * time.perf_counter()))
 
     def milliseconds(self) -> dict[str, float]:
         """Return the time of each part in milliseconds, summed over the micro-steps.
 
         The device must have finished all work before the last mark.
         """
-        if self._device == "cuda":
-            times = [begin.elapsed_time(end) for begin, end in pairwise(self._events)]
-        else:
-            times = [1000 * (end - begin) for begin, end in pairwise(self._seconds)]
-
         spent = dict.fromkeys(PARTS, 0.0)
-        for part, milliseconds in zip(self._parts[1:], times, strict=True):
+        for (_, begin), (part, end) in pairwise(self._marks):
             if part in spent:
-                spent[part] += milliseconds
+                spent[part] += begin.elapsed_time(end) if self._device == "cuda" else end - begin
         return spent
 
 

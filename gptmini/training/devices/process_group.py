@@ -74,9 +74,3 @@ def join_process_group(
         timeout=timedelta(seconds=seconds),
         device_id=gpu,
     )
-
-
-def leave_process_group() -> None:
-    """Leave torch's process group, if this rank has joined it."""
-    if distributed.is_initialized():
-        distributed.destroy_process_group()

@@ -52,7 +52,7 @@ class Ranks:
         """
         if self._store is None or kind is not None or not self.leave_together:
             return
-        from gptmini.training.devices.process_group import leave_process_group
+        from torch import distributed
 
         # The store no longer exists if the first rank has already exited, or if the launcher was killed.
         with suppress(RuntimeError):
@@ -60,7 +60,8 @@ class Ranks:
             deadline = time.monotonic() + self._patience
             while not self._store.check(["done/0"]) and time.monotonic() < deadline:
                 time.sleep(POLL)
-        leave_process_group()
+        if distributed.is_initialized():
+            distributed.destroy_process_group()
 
     def broadcast(self, plan: dict[str, Any] | None) -> None:
         """On the first rank, send the plan to the other ranks as JSON. The plan is None if nothing is left to train."""
