@@ -47,7 +47,6 @@ from gptmini.training import (
     Ranks,
     RunLogger,
     Settings,
-    StepProgress,
     Stopping,
     StopReason,
     TokenDataModule,
@@ -58,7 +57,6 @@ from gptmini.training import (
     requeue,
     restore_callbacks,
 )
-from gptmini.training.loggers.console import ConsoleLogger
 
 
 @advising_on_memory("lower trainer.batch_size or the model's sizes")

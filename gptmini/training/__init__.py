@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from gptmini.training.devices.ranks import Ranks as Ranks
     from gptmini.training.devices.requeueing import requeue as requeue
     from gptmini.training.loggers.console import ConsoleLogger as ConsoleLogger
-    from gptmini.training.loggers.console import StepProgress as StepProgress
     from gptmini.training.loggers.logger import MetricsLogger as MetricsLogger
     from gptmini.training.loggers.logger import RunLogger as RunLogger
     from gptmini.training.loggers.tensorboard import EventLogger as EventLogger
