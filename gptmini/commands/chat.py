@@ -3,23 +3,23 @@
 import json
 import re
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from gptmini import generation
 from gptmini.commands import sample
-from gptmini.commands.mistakes import one_line_errors, print_error
+from gptmini.commands.mistakes import one_line_errors
 from gptmini.commands.options import parse_options
 from gptmini.commands.sample_options import DEVICE, RUN, SAMPLING, request_of
-from gptmini.commands.sample_output import SHOWN_ON_TERMINALS, prepare_stdin
+from gptmini.commands.sample_output import SHOWN_ON_TERMINALS, answer_lines
 from gptmini.configuration.messages import advising_on_memory
 from gptmini.console.printing import print_lines, print_note, print_resolved_run
 from gptmini.runs import named_run
 from gptmini.settings import CHAT_TOKENS, SAMPLE_SEED
 from gptmini.system.errors import UserError, did_you_mean
 from gptmini.system.files import encodable, expand_home
-from gptmini.system.process import MISUSE, restore_gc_and_sigint
+from gptmini.system.process import restore_gc_and_sigint
 from gptmini.system.signals import CtrlC
 
 OPTIONS = rf"""
@@ -79,8 +79,8 @@ def main(arguments: list[str]) -> None:
     print_resolved_run(options.run, run)
     if options.dtype == "auto" and dtype_name(model.embedding.weight.dtype) == "bf16":
         print_note("note: the model computes in bf16; --dtype fp32 is slower and more precise")
-    is_complete = talk(conversation)
-    sys.exit(0 if is_complete else MISUSE)
+    hint = "(Ctrl-C stops an answer, Ctrl-D ends the chat, /help lists the commands)"
+    sys.exit(answer_lines(partial(respond, conversation), hint))
 
 
 def system_messages(system: str | None) -> list[dict[str, str]]:
@@ -88,59 +88,17 @@ def system_messages(system: str | None) -> list[dict[str, str]]:
     return [] if system is None else [{"role": "system", "content": system}]
 
 
-def talk(conversation: "generation.Conversation") -> bool:
-    """Answer each line until the end of the input. Ctrl-C stops an answer and keeps its text.
-
-    Returns False if a line from a pipe or a file could not be answered. At a terminal, the user has already seen the
-    error.
-    """
-    is_typed = prepare_stdin()
-    is_complete = True
-    if is_typed:
-        print_note("(Ctrl-C stops an answer, Ctrl-D ends the chat, /help lists the commands)")
-    with CtrlC() as ctrl_c:
-        for line in lines(ctrl_c, is_typed=is_typed):
-            ctrl_c.number = 0
-            command = COMMAND.fullmatch(line.strip())
-            if command is not None and command[1] in ("/exit", "/quit"):
-                break
-            try:
-                if encodable(line) != line:
-                    raise UserError("the line is not UTF-8 text; type it again")
-                if command is not None:
-                    line = obey(conversation, command[1], command[2] or "")
-                if line.strip():
-                    answer(conversation, line, ctrl_c)
-            except UserError as error:
-                print_error(str(error))
-                is_complete = False
-            except KeyboardInterrupt:
-                print(flush=True)
-    return is_complete or is_typed
-
-
-def lines(ctrl_c: CtrlC, *, is_typed: bool) -> Iterator[str]:
-    """Yield the lines of the input. Pasted text is one line, with line breaks in it."""
-    if not is_typed:
-        for line in sys.stdin:
-            yield line.removesuffix("\n")
-        return
-
-    while True:
-        line = None
-        try:
-            ctrl_c.is_typing = True
-            line = input("> ")
-            ctrl_c.is_typing = False
-        except KeyboardInterrupt:  # it may come just after the line was complete
-            ctrl_c.is_typing = False
-            if line is None:
-                print()
-                continue
-        except EOFError:
-            print()
-            return
-        yield line
+def respond(conversation: "generation.Conversation", line: str, ctrl_c: CtrlC) -> None:
+    """Answer a message, or run a command of the chat. Raises EOFError at the command that ends the chat."""
+    command = COMMAND.fullmatch(line.strip())
+    if command is not None and command[1] in ("/exit", "/quit"):
+        raise EOFError
+    if encodable(line) != line:
+        raise UserError("the line is not UTF-8 text; type it again")
+    if command is not None:
+        line = obey(conversation, command[1], command[2] or "")
+    if line.strip():
+        answer(conversation, line, ctrl_c)
 
 
 def answer(conversation: "generation.Conversation", line: str, ctrl_c: CtrlC) -> None:
@@ -213,8 +171,7 @@ def obey(conversation: "generation.Conversation", name: str, argument: str) -> s
                 file.write(f"{chat}\n")
         except (OSError, ValueError) as error:  # a name with a zero byte is a ValueError
             raise UserError(f"cannot write {argument}: {error}") from None
-        noun = "message" if len(messages) == 1 else "messages"
-        print_lines(f"saved {len(messages)} {noun} to {argument}")
+        print_lines(f"saved {len(messages)} messages to {argument}")
     else:
         names = [command.partition(" ")[0] for command in CHAT_COMMANDS]
         fix = did_you_mean(name, names, otherwise=f"use one of: {CHAT_HELP}")

@@ -3,22 +3,22 @@
 import argparse
 import signal
 import sys
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict
+from itertools import count
 
 from gptmini import generation
-from gptmini.commands.mistakes import one_line_errors, print_error
+from gptmini.commands.mistakes import one_line_errors
 from gptmini.commands.options import parse_options
 from gptmini.commands.prompts import prompt_from, prompts_from
 from gptmini.commands.sample_options import DEVICE, RUN, SAMPLING, request_of
-from gptmini.commands.sample_output import prepare_stdin, show_jsonl, show_text
+from gptmini.commands.sample_output import answer_lines, show_jsonl, show_text
 from gptmini.configuration.messages import advising_on_memory
 from gptmini.console.printing import print_note, print_resolved_run
 from gptmini.runs import named_run
 from gptmini.settings import SAMPLE_BATCH_SIZE, SAMPLE_SEED, SAMPLE_TOKENS
 from gptmini.system.errors import UserError
-from gptmini.system.process import INTERRUPTED, MISUSE, restore_gc_and_sigint
+from gptmini.system.process import INTERRUPTED, restore_gc_and_sigint
 from gptmini.system.signals import CtrlC
 
 OPTIONS = rf"""
@@ -73,8 +73,8 @@ def main(arguments: list[str]) -> None:
                     f"note: {token} in a prompt is ordinary text; gptmini chat uses the model's chat template"
                 )
 
-    def write_samples(prompts: list[str], seed: int) -> bool:
-        """Print samples, and return whether Ctrl-C has stopped them."""
+    def write_samples(prompts: list[str], seed: int, ctrl_c: CtrlC) -> None:
+        """Print samples until Ctrl-C."""
         stream = generation.generate_stream(
             model,
             tokenizer,
@@ -89,17 +89,25 @@ def main(arguments: list[str]) -> None:
             **asdict(request.rules),
         )
 
-        with CtrlC() as ctrl_c:
-            pieces = generation.in_order(ctrl_c.until_pressed(stream))
-            if options.format == "jsonl":
-                show_jsonl(pieces, prompts, options.num_samples, logprobs=options.logprobs)
-            else:
-                show_text(pieces, prompts, options.num_samples)
-        return bool(ctrl_c.number)
+        pieces = generation.in_order(ctrl_c.until_pressed(stream))
+        if options.format == "jsonl":
+            show_jsonl(pieces, prompts, options.num_samples, logprobs=options.logprobs)
+        else:
+            show_text(pieces, prompts, options.num_samples)
 
     if options.interactive:
-        sys.exit(0 if converse(write_samples, options.seed) else MISUSE)
-    if write_samples(prompts, options.seed):
+        seeds = count(options.seed)
+
+        def continue_line(line: str, ctrl_c: CtrlC) -> None:
+            write_samples([line], next(seeds), ctrl_c)
+            if ctrl_c.number:
+                print()
+
+        sys.exit(answer_lines(continue_line, "(Ctrl-C stops a sample, Ctrl-D ends)"))
+
+    with CtrlC() as ctrl_c:
+        write_samples(prompts, options.seed, ctrl_c)
+    if ctrl_c.number:
         # Another Ctrl-C while Python exits would print a traceback.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         sys.exit(INTERRUPTED)
@@ -117,34 +125,3 @@ def read_prompts(options: argparse.Namespace) -> list[str]:
     return [
         prompt_from(sys.stdin.buffer.read(), "stdin") if text == "-" else text for text in given
     ]
-
-
-def converse(write_samples: Callable[[list[str], int], bool], seed: int) -> bool:
-    """Continue each line of stdin. The seed increases by 1 per line. Ctrl-C ends a sample, Ctrl-D the conversation.
-
-    Args:
-        write_samples: prints samples of prompts, given a seed. Returns whether Ctrl-C has stopped them.
-        seed: seed for the first line.
-
-    Returns False if a line from a pipe or a file could not be continued. Returns True otherwise: at a terminal, the
-    user has already seen the error.
-    """
-    is_terminal = prepare_stdin()
-    is_complete = True
-    while True:
-        try:
-            line = input("> ") if is_terminal else next(sys.stdin).removesuffix("\n")
-        except (EOFError, StopIteration):
-            # End the line of the last "> ", so that the shell's prompt starts on a new line.
-            if is_terminal:
-                print()
-            return is_complete or is_terminal
-
-        try:
-            if write_samples([line], seed):
-                print()
-        except UserError as error:
-            # A character of this line may be unknown to the tokenizer. The next line may still work.
-            print_error(str(error))
-            is_complete = False
-        seed += 1

@@ -1,14 +1,19 @@
-"""Read typed lines, and print a stream of pieces as text or JSON lines, until the first Ctrl-C."""
+"""Answer lines of stdin, and print a stream of pieces as text or JSON lines, until the first Ctrl-C."""
 
 import io
 import json
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from itertools import groupby
 from typing import Any
 
 from gptmini import generation
+from gptmini.commands.mistakes import print_error
+from gptmini.console.printing import print_note
+from gptmini.system.errors import UserError
+from gptmini.system.process import MISUSE
+from gptmini.system.signals import CtrlC
 
 # Control characters (Unicode's C0, DEL and C1) except line break and tab, and the text that a terminal gets instead. A
 # model may write any control character. A terminal executes some of them: an escape sequence can set its title or its
@@ -39,6 +44,57 @@ def prepare_stdin() -> bool:
 
         readline.parse_and_bind("set enable-bracketed-paste on")
     return True
+
+
+def answer_lines(answer: Callable[[str, CtrlC], None], hint: str) -> int:
+    """Answer each line of stdin until its end, or until answer raises EOFError. Return the exit code.
+
+    Ctrl-C drops the line that the user types, or stops an answer and keeps its text.
+
+    The exit code is MISUSE if a line from a pipe or a file could not be answered. At a terminal, it is 0, because the
+    user has already seen the error.
+    """
+    is_typed = prepare_stdin()
+    is_complete = True
+    if is_typed:
+        print_note(hint)
+    with CtrlC() as ctrl_c:
+        for line in lines(ctrl_c, is_typed=is_typed):
+            ctrl_c.number = 0
+            try:
+                answer(line, ctrl_c)
+            except UserError as error:
+                print_error(str(error))
+                is_complete = False
+            except KeyboardInterrupt:
+                print(flush=True)
+            except EOFError:
+                break
+    return 0 if is_complete or is_typed else MISUSE
+
+
+def lines(ctrl_c: CtrlC, *, is_typed: bool) -> Iterator[str]:
+    """Yield the lines of the input. Pasted text is one line, with line breaks in it."""
+    if not is_typed:
+        for line in sys.stdin:
+            yield line.removesuffix("\n")
+        return
+
+    while True:
+        line = None
+        try:
+            ctrl_c.is_typing = True
+            line = input("> ")
+            ctrl_c.is_typing = False
+        except KeyboardInterrupt:  # it may come just after the line was complete
+            ctrl_c.is_typing = False
+            if line is None:
+                print()
+                continue
+        except EOFError:
+            print()
+            return
+        yield line
 
 
 def show_text(

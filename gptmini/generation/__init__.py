@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from gptmini.generation.compiled import CompiledSession as CompiledSession
     from gptmini.generation.conversation import Conversation as Conversation
     from gptmini.generation.conversation import chat as chat
-    from gptmini.generation.conversation import room_for_answer as room_for_answer
     from gptmini.generation.rules import Rules as Rules
     from gptmini.generation.sample import Request as Request
     from gptmini.generation.sample import TextPiece as TextPiece

@@ -61,8 +61,8 @@ class Conversation:
         prompt, self.n_dropped = prompt_within(
             context, self.tokenizer, self.messages, rules.max_new_tokens
         )
-        # The model must see the system message until the answer ends.
-        room = room_for_answer(context, prompt)
+        # The model must see the system message until the answer ends. It does not read the last token of the answer.
+        room = context - len(prompt) + 1
         rules = replace(rules, max_new_tokens=min(rules.max_new_tokens or room, room))
 
         number = self._session.add(replace(self.request, prompt=prompt, rules=rules))
@@ -139,14 +139,6 @@ def chat(
             yield from (piece.text for piece in conversation.answer())
 
     return texts() if stream else "".join(texts())
-
-
-def room_for_answer(context: int, prompt: Sequence[int]) -> int:
-    """Return the number of tokens that an answer may have so that all of the prompt stays in the context.
-
-    The last token of the answer needs no place, because the model does not read it.
-    """
-    return context - len(prompt) + 1
 
 
 def prompt_within(

@@ -7,7 +7,7 @@ from typing import Any
 from starlette.requests import Request as HTTPRequest
 from starlette.responses import Response
 
-from gptmini.generation import TextPiece, room_for_answer
+from gptmini.generation import TextPiece
 from gptmini.serving.guard import json_of
 from gptmini.serving.responses import Responder
 from gptmini.serving.schema import ChatRequest, RequestError, parse, token_text
@@ -27,8 +27,8 @@ async def answer_chat(model: ServedModel, request: HTTPRequest) -> Response:
     requests = model.requests(
         body,
         [ids],
-        # The model must see the whole chat until the answer ends.
-        most_tokens=room_for_answer(model.context, ids),
+        # The model must see the whole chat until the answer ends. It does not read the last token of the answer.
+        most_tokens=model.context - len(ids) + 1,
         n_likeliest=body.top_logprobs if body.logprobs else None,
         leading=chat_encoder_of(model.tokenizer).leading,
     )
