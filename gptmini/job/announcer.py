@@ -229,13 +229,7 @@ class Announcer:
         self.print_topic("next", resume_command(run, self.request))
 
     def print_end(
-        self,
-        trainer: Trainer,
-        reason: StopReason,
-        module: GPTModule,
-        run: Run,
-        *,
-        seconds: float,
+        self, trainer: Trainer, reason: StopReason, module: GPTModule, run: Run, *, seconds: float
     ) -> None:
         """Print how a run ended after this command trained it for some seconds, and the commands to run next."""
         if reason.stopped_by is not None:
