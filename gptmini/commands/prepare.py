@@ -52,10 +52,8 @@ def run_job(composition: Composition) -> None:
 
     origin = "prepared now" if written else "prepared before"
     if root.verify:
-        checked = (
-            "all checksums match" if store.has_checksums else "the sizes of all token files match"
-        )
-        origin += f", {checked}"
+        checked = "checksums" if store.has_checksums else "sizes"
+        origin += f", all {checked} match"
     print_lines(f"{store.folder}, {origin}")
     for split in SPLITS:
         print_lines(
