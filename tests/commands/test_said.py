@@ -5,7 +5,8 @@ import shlex
 
 import pytest
 
-from gptmini.commands.sample import parse
+from gptmini.commands.options import parse_options
+from gptmini.commands.sample import OPTIONS
 
 
 def test_a_run_says_what_it_trains_and_what_came_of_it_line_by_line(script, short):
@@ -44,7 +45,8 @@ def test_the_suggested_prompt_is_the_start_of_the_held_out_text(
     result = script("train", *short, *overrides)
     (line,) = re.findall(r"^next     gptmini sample (.*)$", result.out, re.MULTILINE)
     arguments = shlex.split(line)
-    assert parse(arguments).prompt[0] in prompt
+    options = parse_options("sample", "", OPTIONS, arguments)
+    assert options.prompt[0] in prompt
 
     result = script("sample", *arguments, "--max-new-tokens=4")
     assert result.code == 0, result
