@@ -106,7 +106,6 @@ def generate(
     tokenizer: Tokenizer,
     prompts: str | Sequence[str],
     *,
-    num_samples: int = 1,
     batch_size: int = SAMPLE_BATCH_SIZE,
     **options: Any,
 ) -> list[str]:
@@ -115,14 +114,7 @@ def generate(
     The arguments and the errors are those of generate_stream. Up to batch_size samples are drawn at a time.
     """
     texts: dict[int, str] = defaultdict(str)  # by the number of the sample
-    for piece in generate_stream(
-        model,
-        tokenizer,
-        prompts,
-        num_samples=num_samples,
-        batch_size=batch_size,
-        **options,
-    ):
+    for piece in generate_stream(model, tokenizer, prompts, batch_size=batch_size, **options):
         texts[piece.sample] += piece.text
     return [texts[sample] for sample in sorted(texts)]
 

@@ -41,8 +41,6 @@ MOST_PROMPTS = 2048
 R = TypeVar("R", bound=BaseModel)
 # A list that is not checked further after its first wrong element.
 Several = Annotated[list[T], Field(fail_fast=True)]
-# The integers of 64 bits, as in OpenAI's API.
-Integer = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 Limit = Annotated[int, Field(ge=-1)]  # a number of tokens; -1: no limit
 
 
@@ -77,7 +75,7 @@ class _Sampling(BaseModel):
     n: int = Field(default=1, ge=1, le=MOST_CHOICES)
     temperature: float | None = None
     top_p: float | None = None
-    seed: Integer | None = None
+    seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None  # 64 bits, as in OpenAI's API
     stop: str | Annotated[Several[str], Field(max_length=MOST_STOPS)] = ""
     stream: bool = False
     stream_options: dict[str, bool | None] = {}  # options other than include_usage are ignored

@@ -5,11 +5,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from generation.decoders import make as make_model
 from gptmini.generation import (
     Request,
     Rules,
-    Session,
     generate,
     generate_stream,
     prompt_ids,
@@ -17,7 +15,7 @@ from gptmini.generation import (
 from gptmini.generation.sample import Sample
 from gptmini.system.errors import UserError
 from gptmini.tokenizer import CharTokenizer, byte
-from sizes import LLAMA, TALKATIVE
+from sizes import TALKATIVE
 from toys import wide_gpt
 
 LETTERS = CharTokenizer("abcdefghij", end_of_text=True)
@@ -183,24 +181,11 @@ def test_text_is_held_back_only_while_a_stop_string_may_follow():
     assert rest == "abc"
 
 
-def test_a_sample_whose_logits_are_not_finite_ends_alone():
-    model = make_model(LLAMA)
-    with torch.no_grad():
-        model.embedding.weight[5] = torch.nan
-        model.unembedding.weight[5] = 0  # so that no sample draws this token
-    session = Session(model, CharTokenizer("abcdefghijk", end_of_text=False), batch_size=2)
-    rules = Rules(temperature=0, max_new_tokens=3)
-    good, bad = (
-        session.add(Request(rules=rules, seed=0, prompt=ids)) for ids in ([1, 2], [4, 5, 4])
-    )
-
-    steps = [session.step() for _ in range(4)]
-    finishes = [[(piece.sample, piece.finish) for piece in pieces] for pieces in steps]
-    assert finishes == [[(good, None), (bad, "not_finite")], [(good, None)], [(good, "length")], []]
-
-    session.add(Request(rules=rules, seed=0, prompt=[5]))
+def test_logits_that_are_not_finite_are_an_error():
+    model = make()
+    next(model.parameters()).data.fill_(torch.nan)
     with pytest.raises(UserError, match="finite"):
-        list(session.pieces())
+        generated(model=model)
 
 
 def test_generate_returns_what_the_stream_yields():
