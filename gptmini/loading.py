@@ -71,17 +71,17 @@ def load_for_sampling(
 
 def source_of(path: str | Path) -> ModelSource:
     """Read everything about a model except its weights. path is the same as for load."""
-    path = Path(path)
-    if not _is_hugging_face(path):
-        return checkpoint_source(path)
+    folder = Path(path)
+    if not _is_hugging_face(folder):
+        return checkpoint_source(path)  # Path("") would be the working folder
 
-    config, tokenizer = interop.read_config_and_tokenizer(path)
+    config, tokenizer = interop.read_config_and_tokenizer(folder)
     return ModelSource(
-        path=path,
+        path=folder,
         config=config,
         tokenizer=tokenizer,
-        model=partial(interop.read_model, path),
-        published=interop.read_source_settings(path),
+        model=partial(interop.read_model, folder),
+        published=interop.read_source_settings(folder),
     )
 
 

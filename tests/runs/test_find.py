@@ -87,6 +87,7 @@ def test_a_folder_of_runs_holds_them_in_the_order_in_which_they_began():
     [
         ("runs", f"give runs/latest or the folder of one run, such as {NEWEST}"),
         ("absent", "absent does not exist; give a run folder such as runs/latest"),
+        ("", "use runs/latest"),
     ],
 )
 def test_what_stands_for_no_run_is_refused_by_all_in_the_same_words(given, said):
