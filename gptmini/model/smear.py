@@ -15,14 +15,7 @@ from gptmini.attention import Slots
 class SmearHistory:
     """The earlier inputs of a smear, kept for decoding."""
 
-    def __init__(
-        self,
-        slots: Slots,
-        n_previous: int,
-        d_model: int,
-        *,
-        dtype: torch.dtype,
-    ) -> None:
+    def __init__(self, slots: Slots, n_previous: int, d_model: int, *, dtype: torch.dtype) -> None:
         """Allocate (B, K + capacity, C). The K = n_previous slots before the first position stay 0."""
         shape = (slots.batch_size, n_previous + slots.capacity, d_model)
         self.buffer = torch.zeros(shape, device=slots.device, dtype=dtype)

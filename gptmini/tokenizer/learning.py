@@ -52,9 +52,8 @@ def bpe(
 def _learned(texts: Iterable[str], n_ids: int) -> dict[str, int]:
     """Run merging.py on texts. Return a dict that maps each learned token, written in letters, to its id."""
     program = Path(__file__).with_name("merging.py")
-    command = [sys.executable, "-P", str(program), str(n_ids)]
     process = subprocess.Popen(
-        command,
+        [sys.executable, "-P", str(program), str(n_ids)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         start_new_session=True,  # Ctrl-C must not reach the new process

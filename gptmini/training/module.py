@@ -223,7 +223,7 @@ class GPTModule(L.LightningModule):
         skip_step_if(optimizer, self.not_finite)
 
     def _agree(self) -> None:
-        """Give all ranks the mean loss, and let all skip the step or stop if any rank must.
+        """Average the loss over all ranks. If any rank must skip the step or stop, all ranks do.
 
         Before this call, all ranks have the same gradient but different losses. Afterwards, they also have the same
         loss. Therefore, a checkpoint can store the sums of Scalars of the first rank for all ranks.

@@ -167,7 +167,7 @@ class Stopping(L.Callback):
     def on_validation_batch_end(
         self, trainer: L.Trainer, pl_module: GPTModule, *batch: object
     ) -> None:
-        """Stop inside a validation on a signal. Several ranks do not, as they may have different numbers of batches."""
+        """Stop inside a validation on a signal. Several ranks wait for its end, because their batches may differ."""
         if trainer.world_size == 1:
             number, _ = self._request(pl_module)
             _stop_if(number)

@@ -114,7 +114,7 @@ class ChatEncoder:
         return self._template.render(list(map(rename_thoughts, messages)), prompt=True)
 
     def prompt(self, messages: Sequence[Message], *, text: str | None = None) -> list[int]:
-        """Return the ids of a chat up to the start of its next answer. Raises RefusedChatError if there are none.
+        """Return the ids of a chat up to the start of its next answer. Raises RefusedChatError if it has no ids.
 
         text is the result of prompt_text. None: render the chat.
         """
@@ -127,7 +127,7 @@ class ChatEncoder:
         return ids
 
     def generation_prompt(self) -> str:
-        """Return the text that the template puts between a question and its answer. It may be empty or unknown ("")."""
+        """Return the text that the template puts between a question and its answer, or '' if the text is unknown."""
         question = [{"role": "user", "content": "?"}]
         with suppress(RefusedChatError):  # the template may require a longer chat
             before = self._template.render(question)
@@ -135,7 +135,7 @@ class ChatEncoder:
         return ""
 
     def ids_behind_answer(self) -> list[int]:
-        """Return the ids that the template puts after the content of an answer. It must accept a short chat."""
+        """Return the ids that the template puts after an answer. The template must accept a short chat."""
         chat = [{"role": "user", "content": "?"}, {"role": "assistant", "content": f"!{END}"}]
         _, _, behind = self._template.render(chat).partition(END)
         return self.ids_with_special_tokens(behind)

@@ -105,12 +105,12 @@ def _plain_template() -> ChatTemplate:
 
 
 def leading_of(template: str) -> str:
-    """Return the text that a template puts between the generation prompt and an answer: a space if built-in."""
+    """Return the text between the generation prompt and an answer: a space for the built-in template, otherwise ''."""
     return " " if PLAIN_TEMPLATE in template else ""
 
 
 def with_chat_template(tokenizer: Tokenizer) -> Tokenizer:
-    """Return a tokenizer that can encode chats. Without one, add PLAIN_TEMPLATE, which needs end-of-text."""
+    """Return a tokenizer with a chat template. If it has none, add PLAIN_TEMPLATE, which needs end-of-text."""
     if tokenizer.chat_template is not None:
         return tokenizer
     if tokenizer.end_of_text is None:

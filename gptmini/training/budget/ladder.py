@@ -72,7 +72,7 @@ def climb_ladder(
     Also stop at a width that does not fit into memory or has too many weights for the text.
 
     Only values of open_keys may be chosen, for example of model.d_model. The function text_of returns the size of the
-    text for a width, because the vocabulary may depend on it. The training takes the argument seconds.
+    text for a width, because the vocabulary may depend on the width. The run may train for `seconds`.
 
     Raises pydantic.ValidationError if no width fits the values of the keys that are not open. Raises the error of the
     full memory if no width fits into memory.

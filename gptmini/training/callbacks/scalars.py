@@ -41,7 +41,7 @@ class Scalars(L.Callback):
         self._start_interval()
 
     def state_dict(self) -> dict:
-        """Return the sums since the last logged step, and the latest point of train/loss. All ranks have the same."""
+        """Return the sums since the last logged step, and the latest point of train/loss, for all ranks."""
         return {
             "loss": float(self._losses),
             "steps": int(self._steps),
