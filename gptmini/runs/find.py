@@ -78,10 +78,11 @@ def find_run(path: str | Path) -> Path:
 
 def find_runs(path: str | Path) -> list[Path]:
     """Return all runs in a folder of runs, oldest first. For another path, return only find_run(path)."""
-    path = Path(path).expanduser()
-    if named_run(path) == path:
-        return [find_run(path)]
-    return [relative_to_cwd(run) for run in _runs(path, "*/config.yaml")]
+    named = named_run(path)  # refuses an empty name, which Path would turn into the working folder
+    folder = Path(path).expanduser()
+    if named == folder:
+        return [find_run(folder)]
+    return [relative_to_cwd(run) for run in _runs(folder, "*/config.yaml")]
 
 
 def every_run(folder: str | Path) -> list[Path]:
