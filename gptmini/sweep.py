@@ -119,7 +119,7 @@ class SweepSettings:
             )
         if sampler != "grid" and self.trials is None:
             raise UserError(
-                f"the sampler '{sampler}' requires a number of runs; set sweep.trials=N"
+                f"the sampler '{sampler}' requires a number of trials; set sweep.trials=N"
             )
         return sampler
 

@@ -130,7 +130,7 @@ def answer(conversation: "generation.Conversation", line: str, ctrl_c: CtrlC) ->
 
 
 def obey(conversation: "generation.Conversation", name: str, argument: str) -> str:
-    """Run a command of the chat. Return the message to answer next (/retry), or ''.
+    """Run a command of the chat. For /retry, return the message that the model answers again; otherwise ''.
 
     Raises UserError if the command is unknown, if its argument or a turn is missing, or if a file cannot be written.
     """

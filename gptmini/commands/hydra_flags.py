@@ -210,7 +210,7 @@ def _override_meant(
 
 
 def _is_value(word: str) -> bool:
-    """Whether the word after an option can be its value. A negative number is a value, and - is standard input."""
+    """Whether the word after an option can be its value. A negative number can, and so can - (standard input)."""
     is_option = re.match(r"-[^\d.]", word) is not None
     return not is_option and not is_override(word)
 

@@ -1,4 +1,4 @@
-"""Read the known keys and options from the YAML files of gptmini and from the user's own folder."""
+"""Read the known keys and options from the YAML files of gptmini and of the user, and refuse an unknown key."""
 
 from collections.abc import Iterator, Sequence
 from functools import cache

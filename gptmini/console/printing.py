@@ -1,6 +1,6 @@
 """Print the lines of runs and commands. Unprintable characters become escapes, because a line may quote a file.
 
-A line of a run starts with a topic of at most eight letters, and texts follow.
+A line of a run is a topic of at most eight letters, and a text.
 """
 
 import os

@@ -24,7 +24,7 @@ class Interval(NamedTuple):
 
 
 def interval_of_bits(sums: Sums) -> Interval | None:
-    """Return the confidence interval of the loss in bits per byte, or None as interval_of_ratio does."""
+    """Return the confidence interval of the loss in bits per byte, or None if interval_of_ratio returns None."""
     return interval_of_ratio(sums.nats / np.log(2), sums.n_bytes)
 
 

@@ -91,7 +91,7 @@ def measure(
 
     n_bytes = int(sums.n_bytes.sum())
     if lengths is not None:
-        # The bytes of the tokens may differ, because some tokenizers add a space or replace characters.
+        # Count the bytes of the text itself, because some tokenizers add a space or replace characters.
         n_bytes = round(lengths.sum())
         ends = passages[0].ends
         if ends is not None:

@@ -53,7 +53,7 @@ class Session:
             tokenizer: the tokenizer of the model.
             batch_size: maximum number of samples at a time, at least 1.
             capacity: tokens per row of the cache, at most the context. None: the context. The model never sees more
-                tokens at a time.
+                tokens of a sample at a time.
             reuse: whether a row keeps the keys and values of a sample that ended. A later sample that starts with the
                 same ids, such as the next turn of a chat, then encodes only the rest of its prompt.
         """

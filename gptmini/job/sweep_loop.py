@@ -26,9 +26,9 @@ LONGEST_REASON = 300  # maximum number of characters
 class SweepLoop:
     """Starts a run for each open trial, several at a time, until no trial is left or a signal arrives.
 
-    Each run has its own session, so Ctrl-C in the terminal reaches only the sweep. After the first signal, the sweep
-    sends SIGTERM to the runs, waits until each run has saved and ended, and ends. A second Ctrl-C ends the sweep
-    immediately.
+    Each run is in its own session of the system, so Ctrl-C in the terminal reaches only the sweep. After the first
+    signal, the sweep sends SIGTERM to the runs, waits until each run has saved and ended, and ends. A second Ctrl-C
+    ends the sweep immediately.
     """
 
     trials: Trials  # other processes may train trials of the same sweep

@@ -52,7 +52,8 @@ class DecodingStep:
         if model.config.position == "learned":
             self.positions = model.position_embedding.weight.detach()  # (context_length, C)
         else:
-            # Rotate both halves of a head in one operation: x * cos + (second, first) * (sin, -sin).
+            # Rotate both halves of a head x = (first, second) in one operation:
+            # x * cos + (second, first) * (sin, -sin).
             cos = model.rotary_cos.to(self.embedding.dtype)  # (longest_input, D/2)
             sin = model.rotary_sin.to(self.embedding.dtype)  # (longest_input, D/2)
             self.cos = torch.cat((cos, cos), dim=-1)  # (longest_input, D)

@@ -27,7 +27,7 @@ class Connection(H11Protocol):
             min(connections_of(self.server_state), key=Connection.waiting_since).drop()
 
     def waiting_since(self) -> float:
-        """Return the time since which the server waits for the client. While the server answers, return now."""
+        """Return when the server began to wait for the client. While it sends an answer, this is the current time."""
         cycle = self.cycle
         is_answering = cycle is not None and not cycle.more_body and not cycle.response_complete
         if cycle is not self._cycle or (is_answering and not self.flow.write_paused):

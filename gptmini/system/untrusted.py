@@ -158,7 +158,7 @@ def _check_events(events: Iterable[yaml.Event]) -> None:
     depth = 0
     for event in events:
         if isinstance(event, yaml.AliasEvent):
-            raise ValueError("the file has aliases")
+            raise ValueError("the file has YAML aliases such as *name")
         depth += isinstance(event, yaml.CollectionStartEvent)
         depth -= isinstance(event, yaml.CollectionEndEvent)
         if depth > DEEPEST_YAML:

@@ -34,7 +34,7 @@ class Task(NamedTuple):
 
 
 def cut_tasks(documents: Iterable[Document]) -> Iterator[Task]:
-    """Cut documents into tasks. The last part of a corpus must end its document."""
+    """Group consecutive documents into tasks of about TASK bytes. The last part of a corpus must end its document."""
     number = 0
     parts: list[Document] = []
     n_bytes = 0

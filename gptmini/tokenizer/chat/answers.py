@@ -1,4 +1,4 @@
-"""Find the answers of the assistant in the text that a template renders for a chat."""
+"""Find the answers of the assistant in the text of a chat. encoder.py marks their tokens for the loss."""
 
 import re
 from collections.abc import Sequence

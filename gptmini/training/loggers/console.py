@@ -95,8 +95,8 @@ class ConsoleLogger(PlainLogger):
             self.print_line(line, on_console=validated or not self._console.is_terminal)
         if validated and overfitting_begins(self.validations):
             self.print_line(
-                "overfit  val loss has risen twice while train loss fell; try more text, model.dropout=0.1 or a lower "
-                "optimizer.lr; callbacks=early_stopping ends such a run"
+                "overfit  val loss rose twice while train loss fell; try more text, model.dropout=0.1 or "
+                "callbacks=early_stopping"
             )
 
     def show_step(self, step: int) -> None:

@@ -172,5 +172,5 @@ def print_line(trainer: L.Trainer, line: str) -> None:
 
 
 def run_loggers(trainer: L.Trainer) -> list[RunLogger]:
-    """Return the loggers of a run that accept samples, tables and images. Every rank has the same loggers."""
+    """Return the loggers of a run that accept samples, tables and images. Every rank has the same RunLoggers."""
     return [logger for logger in trainer.loggers if isinstance(logger, RunLogger)]
