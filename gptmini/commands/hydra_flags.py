@@ -98,6 +98,8 @@ def _show_configuration(command: str, composition: Composition) -> None:
         train.prepare_process(settings)
         settings, *_ = train.open_run_tokens(settings, request, None, Watcher())
         plain = settings.plain
+    if plain.get("resume") is not None:
+        plain = {**plain, "folder": None}  # resume= names this folder
     text = as_yaml(plain)
     if sys.stdout.isatty():  # the run of another person may contain control characters
         print_lines(*text.splitlines())

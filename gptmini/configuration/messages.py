@@ -30,6 +30,7 @@ HYDRA_MESSAGES = {
     r"Could not append to config. An item is already at '([^']+)'": (
         "{0} exists already; write {0}=VALUE without a leading +"
     ),
+    r"Could not delete from config. '([^']+)'": "cannot remove {0}, which is unknown or null",
     r"LexerNoViableAltException: (.*)": (
         "cannot parse {0}; a key has only letters, digits, dots and underscores"
     ),

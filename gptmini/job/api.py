@@ -1,19 +1,21 @@
 """Train from Python as gptmini train does, but in the calling process."""
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from gptmini.configuration.compose import compose
 from gptmini.configuration.messages import explain
 from gptmini.configuration.stored import settings_of
 from gptmini.configuration.texts import texts_as_overrides
-from gptmini.job.result import TrainingResult
-from gptmini.job.train import train
 from gptmini.system.errors import UserError, ran_out_of_memory
 from gptmini.system.world import this_world
 from gptmini.training import Ranks, restore_logging
 
+if TYPE_CHECKING:
+    from gptmini.job.result import TrainingResult
 
-def train_from_python(overrides: Sequence[str]) -> TrainingResult:
+
+def train_from_python(overrides: Sequence[str]) -> "TrainingResult":
     """Train with command-line overrides, each written as KEY=VALUE or GROUP=NAME.
 
     Raises UserError if an override, a value or the text is wrong, or if more than one device is requested.
@@ -33,7 +35,7 @@ def train_from_python(overrides: Sequence[str]) -> TrainingResult:
         raise UserError(" ".join(mistake.split())) from error
 
 
-def _train(overrides: Sequence[str]) -> TrainingResult:
+def _train(overrides: Sequence[str]) -> "TrainingResult":
     for override in overrides:
         if not isinstance(override, str) or override.startswith("-"):
             raise UserError(
@@ -53,6 +55,9 @@ def _train(overrides: Sequence[str]) -> TrainingResult:
         )
 
     with restore_logging(), Ranks(world) as ranks:
+        # Import torch and Lightning, which takes seconds, only after all checks.
+        from gptmini.job.train import train
+
         result = train(ranks, settings, request)
     assert result is not None  # train returns None only if it launches ranks
     return result

@@ -20,7 +20,7 @@ def build_callbacks(settings: Settings) -> list[Callback]:
     match any weight, or if a device is missing.
     """
     quieten_lightning()
-    hardware_of(settings)
+    hardware_of(settings)  # raises UserError if a device is missing
     if settings.root.frozen_prefixes:
         freeze(meta_gpt(settings.model.with_vocab_size(1)), settings.root.frozen_prefixes)
 

@@ -59,6 +59,7 @@ NOTATION = [
     ("train seed=1,2", "seed=1,2 sweep -m"),
     ("train optimizer.lr='${nowhere}'", "optimizer.lr 'nowhere'"),
     (f"{TINY} data.path='???'", "data.path=VALUE"),
+    ("train ~modle", "cannot remove modle"),
     ("train ~seed", "seed=VALUE"),
     ("train ~resume", "resume"),
     ("train +trainer.max_steps=4", "trainer.max_steps=VALUE +"),

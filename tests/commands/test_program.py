@@ -189,6 +189,19 @@ def test_a_wrong_value_is_told_before_what_takes_seconds_is_imported(command):
 
 
 @pytest.mark.slow
+def test_python_is_told_a_wrong_value_before_torch_and_lightning_are_imported():
+    program = (
+        "import sys, gptmini\n"
+        "try: gptmini.train('model.dropout=1.5')\n"
+        "except gptmini.UserError as error: print('dropout' in str(error))\n"
+        "print(sorted({'torch', 'lightning'} & set(sys.modules)))"
+    )
+    command = [sys.executable, "-c", program]
+    result = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert result.stdout == "True\n[]\n"
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["train trainer.max_stepz=4", "train nokey=1", "train --help"])
 def test_the_help_and_a_wrong_key_are_told_without_pydantic(command):
     loaded = loaded_by(command)

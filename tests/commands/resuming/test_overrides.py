@@ -40,7 +40,7 @@ def test_more_steps_follow_the_longer_schedule_and_are_kept(complete, resume):
     assert list(rates.values()) == pytest.approx([*was[:7], *now[7:]], rel=1e-6)
 
 
-def test_what_a_run_has_already_may_be_typed_again_and_is_shown(complete, resume, short):
+def test_what_a_run_has_already_may_be_typed_again_and_is_shown(complete, resume, script, short):
     complete("seed=3")
     before = snapshot(newest())
     result = resume(*short, "seed=3", "tokenizer=byte", "optimizer.lr=0.03")
@@ -51,8 +51,11 @@ def test_what_a_run_has_already_may_be_typed_again_and_is_shown(complete, resume
         del expected[name]
     expected["trainer"]["max_steps"] = 9
     expected["resume"] = str(newest().relative_to(Path.cwd()))  # the current target of runs/latest
-    result = resume("--cfg", "job", "trainer.max_steps=9")
-    assert yaml.safe_load(result.out) == expected
+    for result in (
+        resume("--cfg", "job", "trainer.max_steps=9"),
+        script("train", f"folder={newest()}", "--cfg", "job", "trainer.max_steps=9"),
+    ):
+        assert yaml.safe_load(result.out) | {"resume": expected["resume"]} == expected
     assert snapshot(newest()) == before
 
 
