@@ -18,8 +18,17 @@ def gptmini():
     main()
 
 
+class Program(subprocess.Popen):
+    """A program in a with block. If the block fails, the program is killed, so that the test ends."""
+
+    def __exit__(self, kind, *rest):
+        if kind is not None:
+            self.kill()
+        super().__exit__(kind, *rest)
+
+
 def start(*arguments, program=gptmini, variables=None, **options):
-    """Start a program with arguments and return its Popen. The options are those of subprocess.Popen.
+    """Start a program with arguments and return its Program. The options are those of subprocess.Popen.
 
     program is a function without arguments that reads sys.argv. variables are added to the environment.
     """
@@ -32,7 +41,7 @@ def start(*arguments, program=gptmini, variables=None, **options):
 
     streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     # The child never calls exec. With restore_signals a closed pipe would kill it, unlike a normal Python process.
-    return subprocess.Popen(
+    return Program(
         [sys.executable],
         preexec_fn=become,
         restore_signals=False,

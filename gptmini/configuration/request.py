@@ -19,7 +19,7 @@ class UserRequest:
     choices: Mapping[str, str | None]  # the chosen option of each group
     config_dir: str | None = None  # the user's own folder of configuration files
     # The start of the command, in seconds of time.monotonic. trainer.max_time and budget= count from it.
-    began: float = field(default_factory=time.monotonic)
+    began: float = field(default_factory=lambda: time.monotonic())
 
     def has(self, key: str) -> bool:
         """Whether a key, or a key below this key, was overridden on the command line."""
