@@ -92,7 +92,17 @@ def _is_hugging_face(folder: Path) -> bool:
 def checkpoint_source(path: str | Path) -> ModelSource:
     """Return the model of a run folder, of a folder of runs, or of a checkpoint file, but not of an exported folder."""
     path = find_checkpoint(path)
-    # The checksums are verified when the weights are read.
+    try:
+        return _unchecked_source(path)
+    except UserError:
+        checkpoint.read_checkpoint(
+            path, mapped=True
+        )  # if the file is damaged, its checksums say so
+        raise
+
+
+def _unchecked_source(path: Path) -> ModelSource:
+    """Return the model of a checkpoint file. The checksums are verified when the weights are read."""
     contents = checkpoint.read_checkpoint(path, mapped=True, is_checked=True)
     header = contents["gptmini"]
     config = checkpoint.config_of(header)

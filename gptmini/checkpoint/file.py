@@ -8,7 +8,6 @@ import math
 from copy import deepcopy
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -128,10 +127,12 @@ def build_model(checkpoint: dict) -> GPT:
 
 def config_of(entry: dict) -> GPTConfig:
     """Read the GPTConfig in the entry "gptmini" of a checkpoint. Raise UserError if the config is not a GPTConfig."""
-    settings: Any = entry.get("config")
+    settings = entry.get("config")
+    if not isinstance(settings, dict):
+        raise UserError("the checkpoint does not contain a config")
     try:
         return config_from_file(settings)
-    except (ValueError, TypeError) as error:  # TypeError: no config, or a key is not a string
+    except (ValueError, TypeError) as error:  # TypeError: a key is not a string
         raise UserError(f"the config of the checkpoint is not a valid GPTConfig: {error}") from None
 
 

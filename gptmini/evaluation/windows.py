@@ -94,7 +94,7 @@ def rolling_windows(
     Source: lm-evaluation-harness, get_rolling_token_windows and make_disjoint_window in lm_eval/utils.py.
     ids has the shape (n,). The other arguments are described in passage_of_documents.
     """
-    given = torch.from_numpy(np.concatenate([[first], ids]))  # (n + 1,)
+    given = torch.from_numpy(np.concatenate([[first], ids]).astype(np.int64))  # (n + 1,)
     for n_done in range(0, len(ids), context_length):
         n_scored = min(context_length, len(ids) - n_done)
         end = n_done + n_scored + 1  # index in given, after the last scored id

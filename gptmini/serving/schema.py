@@ -6,6 +6,7 @@ Source: https://platform.openai.com/docs/api-reference, the pages about completi
 from typing import Annotated, Any, TypeVar, cast
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, NonNegativeInt, ValidationError
+from typing_extensions import TypedDict  # pydantic requires this class before Python 3.12
 
 from gptmini.console.printable import printable
 from gptmini.system.errors import similar
@@ -66,6 +67,12 @@ class RequestError(Exception):
         self.body = {"error": {"message": message, "type": kind, "param": param, "code": code}}
 
 
+class StreamOptions(TypedDict, total=False):
+    """The options of a stream. Others are ignored."""
+
+    include_usage: bool | None
+
+
 class _Sampling(BaseModel):
     """The fields that requests for completions and for chats have. None means that the server's default is used."""
 
@@ -78,7 +85,7 @@ class _Sampling(BaseModel):
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None  # 64 bits, as in OpenAI's API
     stop: str | Annotated[Several[str], Field(max_length=MOST_STOPS)] = ""
     stream: bool = False
-    stream_options: dict[str, bool | None] = {}  # options other than include_usage are ignored
+    stream_options: StreamOptions = {}
     # These fields are not part of OpenAI's API. Other servers of open models use the same names.
     top_k: int | None = None
     min_p: float | None = None

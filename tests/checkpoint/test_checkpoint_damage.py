@@ -7,6 +7,7 @@ import torch
 
 from checkpoint.checkpoints import make, refusal, small
 from gptmini.checkpoint.file import build_model, read_checkpoint, write_checkpoint
+from gptmini.loading import load
 from gptmini.system.errors import UserError
 
 
@@ -51,6 +52,16 @@ def test_a_flipped_bit_is_refused_or_changes_nothing(path):
         assert torch.equal(read["state_dict"]["model.w"], expected["state_dict"]["model.w"]), i
         assert read["gptmini"] == expected["gptmini"], i
     assert all(str(path) in message for message in messages)  # not a codec's own words
+
+
+def test_a_damaged_header_is_refused_as_damage_when_the_model_is_loaded(path):
+    write_checkpoint(make(), path)
+    whole = path.read_bytes()
+    start = whole.index(b"data.pkl")
+    for i in range(start + 100, start + 600, 31):
+        path.write_bytes(whole[:i] + bytes([whole[i] ^ 0x11]) + whole[i + 1 :])
+        with pytest.raises(UserError, match=f"{path} is damaged.*CRC-32 of .*data.pkl"):
+            load(path)
 
 
 @pytest.mark.parametrize("changes", [{"format": 2, "version": "0.9.1"}, {"version": "0.2.0"}])

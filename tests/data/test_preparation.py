@@ -341,3 +341,20 @@ def test_the_digest_of_a_file_that_was_just_written_is_not_kept(tmp_path):
     (tmp_path / "cache").write_text("{")  # a damaged cache is ignored
     assert digest_of(tmp_path / "cache", tmp_path / "a.txt") == sha256("some text")
     assert (tmp_path / "cache").read_text() == "{"
+
+
+def test_tasks_of_wrong_splits_that_cannot_be_deleted_end_the_preparation(tmp_path, monkeypatch):
+    # Hashes put the long line into one split, far from val_fraction. The splits change after the first reading.
+    (tmp_path / "my.txt").write_text("\n".join(["x y " * 3000, *map(str, range(40))]))
+    corpus = TextCorpus(str(tmp_path / "my.txt"), separator="\n", val_fraction=0.1)
+    delete = shutil.rmtree
+
+    def refuse(path, ignore_errors=False):
+        if not ignore_errors:
+            raise PermissionError(13, "in use", str(path))
+        if not str(path).endswith(".parts"):
+            delete(path, ignore_errors=True)
+
+    monkeypatch.setattr(shutil, "rmtree", refuse)
+    with pytest.raises(PermissionError, match="in use"):
+        prepare(corpus, tokenizer.byte, tmp_path / "prepared")

@@ -12,7 +12,7 @@ CHAT = {"model": "tiny", "messages": [{"role": "user", "content": "abc?"}]}
 PARTS = [{"role": "user", "content": [{"type": "text", "text": "abc?"}]}]
 TEXT = {"model": "tiny", "prompt": "abc"}
 OFF = {"frequency_penalty": 0, "presence_penalty": 0}
-USAGE = {"stream": True, "stream_options": {"include_usage": True}}
+USAGE = {"stream": True, "stream_options": {"include_usage": True, "other": 5}}
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {}}}
 SEED = {"seed": 3, "temperature": 0.9}
 

@@ -6,6 +6,7 @@ joined files are written into a temporary folder, which gets the name of the pre
 data/README.md describes all of these files.
 """
 
+import shutil
 from abc import abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -177,7 +178,7 @@ class Preparation:
                 n_tasks = self._encode_tasks(tokenizer)
                 break
             except SplitsChanged:  # the tokenizer and the tasks belong to the wrong splits
-                self.task_files.delete()
+                shutil.rmtree(self.task_files.folder)
 
         self.digests.check_unchanged()
         with naming(self.folder):

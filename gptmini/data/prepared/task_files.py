@@ -35,7 +35,7 @@ class TaskFiles:
             return None
         saved = json.loads(self._tokenizer_file.read_bytes())
         if saved["version"] != __version__:
-            self.delete()
+            shutil.rmtree(self.folder)
             return None
         return from_dict(saved["tokenizer"]), saved["boundary"]
 
@@ -54,7 +54,7 @@ class TaskFiles:
         return joined
 
     def delete(self) -> None:
-        """Delete all files."""
+        """Delete all files that no later preparation may use. A file that cannot be deleted stays."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
 

@@ -29,16 +29,20 @@ def in_parts(blocks: Iterable[Document], file: Path) -> Iterator[Document]:
     Raises UserError, which names the file, if a run of characters without a place to cut is too long.
     """
     pending = ""  # text of the current document that is not yet in a part
+    # The first `searched` characters of pending have no place to cut. The number is 0 if this is unknown.
+    searched = 0
     for block in blocks:
         pending += block.text
         start = 0
         while len(pending) - start > PART:
-            cut = _place_to_cut(pending, start)
+            cut = _place_to_cut(pending, start, searched)
             if cut is None:
                 break
             yield Document(block.split, pending[start:cut], ends=False)
             start = cut
+            searched = 0
         pending = pending[start:]
+        searched = len(pending) if len(pending) > PART else 0
 
         if len(pending) > PART + LONGEST_RUN:
             raise UserError(
@@ -49,12 +53,17 @@ def in_parts(blocks: Iterable[Document], file: Path) -> Iterator[Document]:
             if pending:
                 yield block._replace(text=pending)
             pending = ""
+            searched = 0
 
 
-def _place_to_cut(text: str, start: int) -> int | None:
-    """Return the last place to cut within PART characters from `start`, or otherwise the next place after them."""
-    last = LAST_CUT.match(text, start, start + PART + 1)
-    if last is not None:
-        return last.end()
-    following = CUT.search(text, start + PART)
+def _place_to_cut(text: str, start: int, searched: int) -> int | None:
+    """Return the last place to cut within PART characters from `start`, or otherwise the next place after them.
+
+    The first `searched` characters have no place to cut. These characters are not searched a second time.
+    """
+    if not searched:
+        last = LAST_CUT.match(text, start, start + PART + 1)
+        if last is not None:
+            return last.end()
+    following = CUT.search(text, max(start + PART, searched))
     return None if following is None else following.start()
