@@ -82,7 +82,7 @@ class AdamWSettings:
 class MuonSettings:
     """The settings of Muon for the matrices in the blocks, and of AdamW for all other parameters.
 
-    AdamW does not use weight decay here.
+    The embeddings and the unembedding have a weight decay of their own. Gains and biases are not decayed.
     """
 
     # Peak learning rate of Muon. A schedule multiplies this rate and the three rates of AdamW by a factor.
@@ -98,6 +98,9 @@ class MuonSettings:
     ns_steps: PositiveInt  # number of Newton-Schulz iterations in each orthogonalization
     # A step multiplies the matrices of Muon by 1 - lr * weight_decay.
     weight_decay: NonNegativeFloat
+    # A step multiplies embeddings and unembedding by 1 - lr * embedding_decay, with Muon's lr. None: weight_decay.
+    # The default is the value of runs that were stored without this key.
+    embedding_decay: NonNegativeFloat | None = 0.0
     # Whether to decay only the weights that the step itself moves towards 0 (Chen et al. 2025).
     cautious: bool
     betas: Pair  # decay rates of the first moment and of the second moment of AdamW
@@ -132,21 +135,24 @@ class MuonSettings:
             "kind": "adamw",
             "betas": tuple(self.betas),
             "eps": self.eps,
-            "weight_decay": 0.0,
             "fused": True,
         }
+        decay = self.weight_decay if self.embedding_decay is None else self.embedding_decay
 
         factors: Mapping[str, Any] = self.lr_scale
         groups = []
         for kind in KINDS:
             peak_lr = peak_lrs[kind] * factors.get(kind, 1.0)
+            # AdamW multiplies the weights by 1 - peak_lr * weight_decay.
+            is_decayed = kind in ("embedding", "unembedding") and peak_lr > 0
+            weight_decay = {"weight_decay": self.lr * decay / peak_lr if is_decayed else 0.0}
             groups.append(
                 {
                     "name": kind,
                     "params": sorted_parameters[kind],
                     "lr": peak_lr,
                     "peak_lr": peak_lr,
-                    **(of_muon if kind == "matrices" else of_adamw),
+                    **(of_muon if kind == "matrices" else of_adamw | weight_decay),
                 }
             )
         return MuonAdamW([group for group in groups if group["params"]])
