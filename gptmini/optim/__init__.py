@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING
 from gptmini.system.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from gptmini.optim.averaging import OTHER as OTHER
+    from gptmini.optim.averaging import exchange_averages as exchange_averages
+    from gptmini.optim.averaging import update_average as update_average
     from gptmini.optim.groups import set_learning_rate as set_learning_rate
     from gptmini.optim.groups import skip_step_if as skip_step_if
     from gptmini.optim.muon import MuonAdamW as MuonAdamW

@@ -33,7 +33,7 @@ from gptmini.checkpoint import TrainingState, header
 from gptmini.data import NOT_COUNTED, TokenStore, tokens_per_byte_of
 from gptmini.evaluation import Evaluation, Tally, token_losses
 from gptmini.model import GPT, training_loss
-from gptmini.optim import set_learning_rate, skip_step_if
+from gptmini.optim import exchange_averages, set_learning_rate, skip_step_if, update_average
 from gptmini.system.hardware import Hardware
 from gptmini.training.devices import distributed
 from gptmini.training.devices.recomputing import recompute_activations
@@ -41,6 +41,7 @@ from gptmini.training.optimizer_state import (
     Moments,
     gather_optimizer_state,
     restore_optimizer_state,
+    use_averages,
 )
 from gptmini.training.settings import Settings
 from gptmini.training.step_reports import StepReports
@@ -112,6 +113,7 @@ class GPTModule(L.LightningModule):
         self.step_reports = StepReports()
         self.validated_step = 0
         self.moments: Moments = {}
+        self.holds_average = False  # whether the average is in place of the weights
         if state is not None:
             self.step_reports = StepReports(state.bad_steps, state.bad_steps_in_a_row)
             self.validated_step = state.validated_step
@@ -166,6 +168,7 @@ class GPTModule(L.LightningModule):
         optimizer = self.make_optimizer(self.model)
         restore_optimizer_state(self.moments, optimizer, self.parameters_by_name)
         self.moments = {}  # the optimizer has the state now
+        exchange_averages(optimizer)  # a checkpoint has the average in place of the weights
         return optimizer
 
     def on_train_start(self) -> None:
@@ -255,6 +258,9 @@ class GPTModule(L.LightningModule):
         super().optimizer_step(epoch, batch_idx, optimizer, optimizer_closure)
         # Lightning would keep the gradients through the next forward pass.
         optimizer.zero_grad()
+        if self.settings.ema_steps is not None:
+            step = self.trainer.global_step
+            update_average(optimizer, step=step, ema_steps=self.settings.ema_steps)
 
         loss = self.step_loss.float()
         grad_norm = self.grad_norm.float()
@@ -265,6 +271,16 @@ class GPTModule(L.LightningModule):
         """Request a final validation after the last step, even if the interval of validations does not end there."""
         if self.trainer.global_step >= self.settings.max_steps:
             self.trainer.should_stop = True
+
+    def on_validation_start(self) -> None:
+        """Put the average of the weights in their place. Callbacks sample from it and save it after the validation."""
+        exchange_averages(self.trainer.optimizers[0])
+        self.holds_average = True
+
+    def on_validation_end(self) -> None:
+        """Put the weights back. Lightning calls the callbacks before this method."""
+        exchange_averages(self.trainer.optimizers[0])
+        self.holds_average = False
 
     def on_validation_epoch_start(self) -> None:
         """Reset the sums at the start of a validation."""
@@ -338,3 +354,5 @@ class GPTModule(L.LightningModule):
             (optimizer,) = self.trainer.optimizers
             moments = gather_optimizer_state(optimizer, self.parameters_by_name)
             checkpoint["optimizer_states"] = [{"state": moments}]
+            if not self.holds_average:
+                use_averages(checkpoint["state_dict"], moments)

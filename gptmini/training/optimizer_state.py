@@ -16,9 +16,10 @@ from torch.nn import Parameter
 from torch.optim import Optimizer
 
 from gptmini.checkpoint import WEIGHTS_PREFIX
+from gptmini.optim import OTHER
 from gptmini.training.devices import distributed
 
-Moments = Mapping[str, Mapping[str, Tensor]]
+Moments = Mapping[str, dict[str, Tensor]]
 
 
 def gather_optimizer_state(optimizer: Optimizer, parameters: Mapping[str, Parameter]) -> Moments:
@@ -32,6 +33,13 @@ def gather_optimizer_state(optimizer: Optimizer, parameters: Mapping[str, Parame
             state = distributed.gather_on_first(optimizer.state[parameter])
             moments[f"{WEIGHTS_PREFIX}{name}"] = state
     return moments
+
+
+def use_averages(weights: dict[str, Tensor], moments: Moments) -> None:
+    """Exchange the weights of a checkpoint with their averages in its optimizer state, if it has averages."""
+    for name, state in moments.items():
+        if OTHER in state:
+            weights[name], state[OTHER] = state[OTHER], weights[name]
 
 
 def restore_optimizer_state(

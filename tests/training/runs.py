@@ -50,6 +50,7 @@ OPTIMIZERS = {
 SETTINGS = yaml.safe_load((CONFIGS / "trainer" / "default.yaml").read_text()) | {
     "max_steps": 6,
     "max_bad_steps": 3,
+    "ema_steps": None,
     "global_batch_size": 8,
     "val_every_steps": 3,
     "val_tokens": None,

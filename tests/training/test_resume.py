@@ -109,11 +109,11 @@ def assert_same(run, other):
 
 CASES = {
     "accumulation": {"kind": "modern", "batch_size": 2, "dropout": 0.1, "gradient_clip": None},
-    "bf16": {"precision": "bf16", "dropout": 0.2, "gradient_clip": 0.01},
-    "rarely validated": {"val_every_steps": 50},
+    "bf16": {"precision": "bf16", "dropout": 0.2, "gradient_clip": 0.01, "ema_steps": 3},
+    "rarely validated": {"val_every_steps": 50, "ema_steps": 4},
     "often validated": {"kind": "modern", "val_every_steps": 1, "dropout": 0.3},
-    "muon": {"kind": "modern", "optimizer": "muon", "batch_size": 4},
-    "an optimizer of one's own": {"optimizer": "sgd"},
+    "muon": {"kind": "modern", "optimizer": "muon", "batch_size": 4, "ema_steps": 5},
+    "an optimizer of one's own": {"optimizer": "sgd", "ema_steps": 2},
 }
 
 
