@@ -65,7 +65,7 @@ KEYS = {
     "model.n_kv_heads": "by_budget",
     "model.d_ff": "by_budget",
     "model.context_length": "adaptable by_budget",
-    "model.dropout": "adaptable by_budget",
+    "model.dropout": "adaptable",
     "trainer.global_batch_size": "by_budget",
     "trainer.max_steps": "resumable by_budget",
     "trainer.val_every_steps": "resumable by_budget",

@@ -11,7 +11,8 @@ from gptmini.console.printing import print_lines
 from gptmini.console.table import aligned, cut
 from gptmini.console.terminal import make_console, show_progress
 from gptmini.data import SPLITS, TokenStore, inspect_split
-from gptmini.job.tokens import open_tokens
+from gptmini.job.recipe import with_vocabulary
+from gptmini.job.tokens import open_corpus, open_tokens
 from gptmini.key_table import keys_with
 from gptmini.system.errors import UserError
 from gptmini.system.process import restore_gc_and_sigint
@@ -42,7 +43,9 @@ def run_job(composition: Composition) -> None:
     console = make_console()
     with show_progress(console) as watcher:
         try:
-            store, written = open_tokens(settings, request, watcher=watcher)
+            corpus = open_corpus(settings)
+            settings = with_vocabulary(settings, corpus)
+            store, written = open_tokens(settings, request, watcher=watcher, corpus=corpus)
         except KeyboardInterrupt:
             console.print("interrupted; to continue, run the same command again")
             raise

@@ -21,6 +21,7 @@ from gptmini.training import (
     TextSettings,
     TrainerSettings,
     divisors,
+    one_pass_values,
     sequences_per_rank,
 )
 
@@ -29,8 +30,8 @@ def text_settings(plain: Mapping[str, Any]) -> TextSettings:
     """Build the parts of a configuration that gptmini prepare uses."""
     return TextSettings(
         root=root_settings(plain, PrepareSettings),
-        tokenizer=build_component(_component(plain, "tokenizer")),
-        corpus=_component(plain, "data"),
+        tokenizer=build_component(component_of(plain, "tokenizer")),
+        corpus=component_of(plain, "data"),
         plain=plain,
     )
 
@@ -50,14 +51,14 @@ def build_settings(plain: Mapping[str, Any], changes: Mapping[str, Any] | None =
     trainer, notes = _trainer_settings(plain)
     # The tokenizer is last, because it imports NumPy.
     parts = {
-        group: build_component(_component(plain, group))
+        group: build_component(component_of(plain, group))
         for group in ("model", "optimizer", "schedule", "tokenizer")
     }
     return Settings(
         root=root,
         trainer=trainer,
         **parts,
-        corpus=_component(plain, "data"),
+        corpus=component_of(plain, "data"),
         callbacks=_components(plain, "callbacks"),
         loggers=_components(plain, "logger"),
         notes=notes,
@@ -112,7 +113,7 @@ def _trainer_settings(plain: Mapping[str, Any]) -> tuple[TrainerSettings, list[s
     one.
     """
     world = this_world()
-    component = _component(plain, "trainer")
+    component = component_of(plain, "trainer")
     batch_size = component.values.get("batch_size")
     if plain["resume"] is None or type(batch_size) is not int or batch_size < 1:
         return build_component(component).placed(world), []
@@ -128,8 +129,9 @@ def _trainer_settings(plain: Mapping[str, Any]) -> tuple[TrainerSettings, list[s
     return replace(placed, batch_size=fitting), notes
 
 
-def _component(plain: Mapping[str, Any], group: str) -> Component:
-    return Component(group, plain.get(group) or {})
+def component_of(plain: Mapping[str, Any], group: str) -> Component:
+    """Return the component of a group. The word auto is replaced by the value for one pass over the text."""
+    return Component(group, one_pass_values(plain.get(group) or {}))
 
 
 def _components(plain: Mapping[str, Any], group: str) -> list[Component]:

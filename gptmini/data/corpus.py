@@ -12,6 +12,8 @@ from gptmini.tokenizer import Document
 # The type of a function that returns the SHA-256 digest of a file in hexadecimal. A file that did not change is not
 # read a second time.
 DigestOf = Callable[[Path], str]
+# After this many bytes, stop counting the bytes of a text. Then estimate them from the fraction that was read.
+ENOUGH = 50_000_000
 # Fraction of the text that is held out for validation.
 HeldOut = Annotated[float, Field(gt=0, lt=1)]
 
@@ -53,6 +55,19 @@ class Corpus(ABC):
     def share_held_out(self) -> float:
         """Return the approximate fraction of the text that is held out."""
         return self.val_fraction or 0.0
+
+    def bytes_to_train_on(self) -> int:
+        """Return the number of UTF-8 bytes to train on. For a large text, estimate this number."""
+        n_bytes = 0  # bytes of all documents that were read
+        n_held_out = 0  # bytes of the documents that the corpus itself holds out
+        for document in self.documents():
+            n_of_document = len(document.text.encode())
+            n_bytes += n_of_document
+            n_held_out += n_of_document if document.split == "val" else 0
+            if n_bytes >= ENOUGH:
+                n_all = n_bytes / (self.share_read() or 1)
+                return round(n_all * (1 - self.share_held_out()))
+        return round((n_bytes - n_held_out) * (1 - (self.val_fraction or 0)))
 
     def notes(self) -> list[str]:
         """Return the lines to print after the text is prepared."""

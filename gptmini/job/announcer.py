@@ -32,13 +32,16 @@ from gptmini.training import (
     Samples,
     Settings,
     StopReason,
+    TextSize,
     Trainer,
     TrainerSettings,
+    n_block_weights,
+    predicted_loss,
 )
 
-# Up to 4 passes over the same text are worth nearly as much as new text: Muennighoff et al. 2023, "Scaling
-# Data-Constrained Language Models", abstract.
-MANY_PASSES = 4
+# A finished run suggests this many times its steps, if this lowers the predicted loss by more than WORTH_IT.
+LONGER = 4
+WORTH_IT = 0.02
 # The suggested prompt: the number of held-out tokens to read it from, and its maximum number of characters.
 PROMPT_TOKENS = 64
 PROMPT_LENGTH = 40
@@ -155,16 +158,12 @@ class Announcer:
     def _print_passes(
         self, store: TokenStore, settings: TrainerSettings, context_length: int
     ) -> None:
-        """Print the number of passes over each source of tokens, and warn of more than MANY_PASSES.
-
-        With a time limit, the number is a maximum that the run may not reach, so there is no warning.
-        """
+        """Print the number of passes over each source of tokens. With a time limit, it is a maximum."""
         most = "" if settings.max_time is None else "at most "
         sources = store.sources
         n_in_block = sum(source.weight for source in sources)
         n_tokens = settings.max_steps * settings.global_batch_size * context_length
 
-        warnings = []
         for source in sources:
             passes = n_tokens * source.weight / n_in_block / source.n_tokens
             line = f"{most}{rounded(passes)} passes"
@@ -173,18 +172,6 @@ class Announcer:
                 self.print_topic("", f"{source.name}: {size}, {line}")
             else:
                 self.print_topic("", f"{line} over the text")
-
-            # The number of steps is rounded up, so epochs=4 gives slightly more than four passes.
-            if round(passes, 1) > MANY_PASSES and settings.max_time is None:
-                name = source.name or "the text"
-                fix = f"lower the weight of {name}" if source.name else "add text"
-                warnings.append(
-                    f"{passes:,.1f} passes over {name}: passes after the first {MANY_PASSES} help less; {fix} or set "
-                    f"epochs={MANY_PASSES}"
-                )
-
-        for warning in warnings:
-            self.print_topic("warning", warning)
 
     def _print_batch(self, settings: TrainerSettings) -> None:
         n_micro_steps = settings.n_micro_steps
@@ -258,6 +245,36 @@ class Announcer:
                 *commands,
             ]
         self.print_topic("next", *commands)
+        self._print_better(module)
+
+    def _print_better(self, module: GPTModule) -> None:
+        """Print a command that trains a better model, if the law of budget= predicts a clearly lower loss for it."""
+        typed = (
+            "trainer.max_steps",
+            "trainer.max_time",
+            "epochs",
+            "budget",
+            "experiment",
+            "init_from",
+        )
+        if any(self.request.has(key) for key in typed) or module.origin is not None:
+            return
+        n_weights = n_block_weights(module.model.config)
+        text = TextSize.of(module.store)
+        n_steps = module.settings.max_steps
+        n_read = n_steps * module.tokens_per_step * text.bytes_per_token
+        now, longer = (
+            predicted_loss(n_weights, text.worth(factor * n_read), text.n_vocab)
+            for factor in (1, LONGER)
+        )
+        gain = 1 - longer / now
+        if gain > WORTH_IT:
+            steps = f"trainer.max_steps={LONGER * n_steps}"
+            self.print_topic(
+                "better",
+                command_line("train", *self.request.overrides, steps),
+                f"predicted: {gain:.0%} fewer bits per byte, in {LONGER} times the time",
+            )
 
     def _print_done(self, trainer: Trainer, run: Run, *, seconds: float) -> None:
         n_steps = trainer.global_step - run.step

@@ -14,8 +14,9 @@ from gptmini.configuration.init_from import fit_context
 from gptmini.configuration.keys import is_chosen_by_experiment
 from gptmini.configuration.request import UserRequest
 from gptmini.console.progress import Progress, Watcher
-from gptmini.data import Corpus, TokenStore
+from gptmini.data import TokenStore
 from gptmini.job.callbacks import build_callbacks
+from gptmini.job.recipe import with_recipe
 from gptmini.job.tokens import open_corpus, open_tokens
 from gptmini.key_table import keys_with
 from gptmini.settings import seconds_of
@@ -35,9 +36,6 @@ from gptmini.training import (
     steps_that_fit,
 )
 
-# After this many bytes, stop reading the text. Then estimate the total size of the text from the fraction of its
-# files that was read.
-ENOUGH = 50_000_000
 # Fraction of the time that is used to measure the chosen model, because the speed of many machines changes every few
 # seconds. A minute is enough to average over these changes.
 CHOSEN_SHARE = 0.03
@@ -70,7 +68,7 @@ class BudgetChooser:
         # If the vocabulary size is chosen here, choose it before building the tokenizer. Token files have their own
         # tokenizer. The sources of a mixture may have their own tokenizer, too.
         if "tokenizer.vocab_size" in self.open_keys and corpus.is_text:
-            rungs = self._choose_sizes(partial(TextSize.in_pairs, bytes_to_train_on(corpus)))
+            rungs = self._choose_sizes(partial(TextSize.in_pairs, corpus.bytes_to_train_on()))
 
         def on_progress(progress: Progress) -> None:
             self._seconds_left()
@@ -88,8 +86,10 @@ class BudgetChooser:
         if not rungs and any(key.startswith("model.") for key in self.open_keys):
             rungs = self._choose_sizes(lambda width: text)
         tokens_a_second = self._choose_steps(store, text)
+        auto = self.settings.auto_keys - self.open_keys
+        self.settings, of_recipe = with_recipe(self.settings, store, auto)
         lines = lines_of(self.settings, text, rungs, tokens_a_second)
-        return self.settings, store, prepared_now, lines
+        return self.settings, store, prepared_now, [*lines, *of_recipe]
 
     def _choose_sizes(self, text_of: Callable[[int], TextSize]) -> list[Rung]:
         # Report at every width. The progress line itself limits how often it prints.
@@ -106,6 +106,7 @@ class BudgetChooser:
             {
                 **{f"model.{name}": value for name, value in asdict(best.config).items()},
                 "trainer.global_batch_size": best.global_batch_size,
+                "trainer.max_steps": max(1, int(best.n_steps)),
                 "tokenizer.vocab_size": best.config.vocab_size,
             }
         )
@@ -116,7 +117,9 @@ class BudgetChooser:
     def _choose_steps(self, store: TokenStore, text: TextSize) -> float:
         """Choose the number of steps, and how often to validate. Return the training tokens per second."""
         self.watcher.on_progress(Progress(phase="measuring the chosen model"))
-        module, _ = assemble(self.settings, store)
+        # Dropout takes time. For the measurement, it suits the estimated number of steps.
+        settings, _ = with_recipe(self.settings, store, ())
+        module, _ = assemble(settings, store)
         seconds_a_step, warm_up = measure_module(
             module,
             seconds=min(CHOSEN_SHARE * self._seconds_left(), CHOSEN_SECONDS),
@@ -188,7 +191,7 @@ def lines_of(
     lines = [
         f"{text.n_bytes:,} training bytes; {tokens_a_second:,.0f} tokens per second",
         f"chosen: vocabulary {text.n_vocab:,}, {model.n_layers} blocks of width {model.d_model}, "
-        f"dropout {model.dropout:g}, context {model.context_length}, {trainer.global_batch_size} sequences per "
+        f"context {model.context_length}, {trainer.global_batch_size} sequences per "
         f"step, {trainer.max_steps:,} steps: {passes:.2g} passes over the text",
     ]
     if len(rungs) > 1:
@@ -201,17 +204,3 @@ def lines_of(
         ]
         lines.append(f"why: the predicted loss is {' and '.join(losses)}")
     return lines
-
-
-def bytes_to_train_on(corpus: Corpus) -> int:
-    """Return the number of UTF-8 bytes to train on. For a large text, estimate this number."""
-    n_bytes = 0  # bytes of all documents that were read
-    n_held_out = 0  # bytes of the documents that the corpus itself holds out
-    for document in corpus.documents():
-        n_of_document = len(document.text.encode())
-        n_bytes += n_of_document
-        n_held_out += n_of_document if document.split == "val" else 0
-        if n_bytes >= ENOUGH:
-            n_all = n_bytes / (corpus.share_read() or 1)
-            return round(n_all * (1 - corpus.share_held_out()))
-    return round((n_bytes - n_held_out) * (1 - (corpus.val_fraction or 0)))

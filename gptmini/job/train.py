@@ -26,6 +26,7 @@ from gptmini.job.budget import BudgetChooser
 from gptmini.job.callbacks import build_callbacks
 from gptmini.job.launch import start_ranks
 from gptmini.job.loggers import build_loggers, finish, log_setup
+from gptmini.job.recipe import with_recipe, with_vocabulary
 from gptmini.job.result import (
     TrainingResult,
     checkpoints_of,
@@ -33,7 +34,7 @@ from gptmini.job.result import (
     recording_failure,
     result_of,
 )
-from gptmini.job.tokens import open_tokens
+from gptmini.job.tokens import open_corpus, open_tokens
 from gptmini.runs import Run, open_run, write_status
 from gptmini.system.hardware import keep_freed_memory, use_threads
 from gptmini.system.process import mute, restore_gc_and_sigint
@@ -127,7 +128,7 @@ def _train(
         )
         announcer = Announcer(console_logger, request, loggers)
         if chosen:
-            announcer.print_topic("budget", *chosen)
+            announcer.print_topic("auto" if settings.root.budget is None else "budget", *chosen)
         log_setup(loggers, settings, module, run)
         announcer.print_start(run, module, settings, prepared_now=prepared_now)
         loggers = [*loggers, console_logger]
@@ -152,7 +153,12 @@ def open_run_tokens(
     """
     if settings.root.budget is not None and settings.root.resume is None:
         return BudgetChooser(settings, request, watcher).choose()
-    store, prepared_now = open_tokens(settings, request, state, watcher=watcher)
+    auto = settings.auto_keys
+    corpus = None
+    if "tokenizer.vocab_size" in auto:
+        corpus = open_corpus(settings)
+        settings = with_vocabulary(settings, corpus)
+    store, prepared_now = open_tokens(settings, request, state, watcher=watcher, corpus=corpus)
     settings = fit_context(settings, request, store, watcher)
     root = settings.root
     if root.epochs is not None and root.resume is None:
@@ -161,7 +167,8 @@ def open_run_tokens(
         # A resumed run may change its number of steps. A stored epochs= would then be wrong.
         changes = {"epochs": None, "trainer.max_steps": n_steps}
         settings = build_settings(settings.plain, changes)
-    return settings, store, prepared_now, ()
+    settings, lines = with_recipe(settings, store, auto)
+    return settings, store, prepared_now, lines
 
 
 @advising_on_memory("lower trainer.batch_size or the model's sizes")

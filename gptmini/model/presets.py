@@ -24,7 +24,8 @@ def preset(name: str, *, vocab_size: int, **changes: Any) -> GPTConfig:
     names = sorted(path.stem for path in FOLDER.glob("*.yaml"))
     if name not in names:
         raise UserError(f"a preset must be one of {', '.join(names)}, got {name!r}")
-    return GPTConfig(**_settings_of(name) | changes, vocab_size=vocab_size)
+    settings = _settings_of(name) | {"dropout": 0.0}  # auto depends on a text
+    return GPTConfig(**settings | changes, vocab_size=vocab_size)
 
 
 def _settings_of(name: str) -> dict[str, Any]:

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from gptmini.training.budget.ladder import climb_ladder as climb_ladder
     from gptmini.training.budget.ladder import most_useful_steps as most_useful_steps
     from gptmini.training.budget.law import TextSize as TextSize
+    from gptmini.training.budget.law import n_block_weights as n_block_weights
+    from gptmini.training.budget.law import predicted_loss as predicted_loss
     from gptmini.training.budget.timing import SECONDS_AROUND as SECONDS_AROUND
     from gptmini.training.budget.timing import measure_module as measure_module
     from gptmini.training.budget.timing import seconds_of_validation as seconds_of_validation
@@ -42,6 +44,10 @@ if TYPE_CHECKING:
     from gptmini.training.module import GPTModule as GPTModule
     from gptmini.training.quiet import quieten_lightning as quieten_lightning
     from gptmini.training.quiet import restore_logging as restore_logging
+    from gptmini.training.recipe import one_pass_values as one_pass_values
+    from gptmini.training.recipe import recipe_for as recipe_for
+    from gptmini.training.recipe import steps_for as steps_for
+    from gptmini.training.recipe import vocabulary_for as vocabulary_for
     from gptmini.training.settings import Component as Component
     from gptmini.training.settings import PrepareSettings as PrepareSettings
     from gptmini.training.settings import RootSettings as RootSettings

@@ -12,6 +12,7 @@ from gptmini.key_table import keys_with
 from gptmini.model import ModelSettings
 from gptmini.settings import STRICT, FileName, Seed, Time
 from gptmini.system.world import cpu_cores
+from gptmini.training.recipe import ONE_PASS
 from gptmini.training.trainer_settings import TrainerSettings
 
 
@@ -86,6 +87,17 @@ class TextSettings:
     corpus: Component
     # The full configuration as plain values.
     plain: Mapping[str, Any] = dataclass_field(default_factory=dict)
+
+    @property
+    def auto_keys(self) -> frozenset[str]:
+        """The keys that are still auto. Until they get values, the settings hold the values for one pass."""
+        return frozenset(
+            f"{group}.{name}"
+            for group, part in self.plain.items()
+            if isinstance(part, Mapping)
+            for name in ONE_PASS.get(part.get("_target_", ""), ())
+            if part[name] == "auto"
+        )
 
     @property
     def stored(self) -> dict[str, Any]:

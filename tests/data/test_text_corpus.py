@@ -1,10 +1,12 @@
 """The user's own files: documents, the start of the held-out text, and notes."""
 
 import gzip
+import json
 
 import pytest
 
 from data.parts import by_split, digest_of
+from gptmini.data import corpus as corpora
 from gptmini.data.corpora.text_corpus import TextCorpus
 from gptmini.data.reading import skipped
 
@@ -149,3 +151,28 @@ def test_rows_that_may_have_become_one_value_are_told(tmp_path):
     assert len(by_split(corpus)[None]) == 1
     (note,) = corpus.notes()
     assert note.startswith(f"{tmp_path / 'a.csv'}, line 2 (byte 8): ")
+
+
+@pytest.mark.parametrize("n_val", [10, 40])
+@pytest.mark.parametrize("enough", [50_000, 10**9])
+def test_bytes_to_train_on_are_those_of_the_training_files(tmp_path, monkeypatch, n_val, enough):
+    """The same holds if all files are read or only some. Files of val_path do not count, however large they are."""
+    monkeypatch.setattr(corpora, "ENOUGH", enough)
+    record = json.dumps({"text": "é" * 100}) + "\n"
+    for i in range(20 + n_val):
+        (tmp_path / f"{i:02}.jsonl").write_text(record * 30, encoding="utf-8")
+    files = sorted(tmp_path.glob("*.jsonl"))
+    corpus = TextCorpus(files[n_val:], 0.1, val_path=files[:n_val])
+
+    n_bytes = corpus.bytes_to_train_on()
+    # The estimate is wrong by the part of a file that was read ahead.
+    assert n_bytes == pytest.approx(20 * 30 * 200, rel=0.1 if enough == 50_000 else 0)
+
+
+@pytest.mark.parametrize("enough", [50_000, 10**9])
+def test_bytes_to_train_on_leave_out_the_share_that_is_held_out(tmp_path, monkeypatch, enough):
+    monkeypatch.setattr(corpora, "ENOUGH", enough)
+    for i in range(20):
+        (tmp_path / f"{i:02}.txt").write_text("x" * 6000)
+    n_bytes = TextCorpus(tmp_path, 0.25).bytes_to_train_on()
+    assert n_bytes == pytest.approx(20 * 6000 * 0.75, rel=0.1)

@@ -100,14 +100,29 @@ def test_steps_that_fill_a_time(seconds, of_validation, most, n_steps, val_every
     assert timing.steps_that_fit(seconds, 0.1, of_validation, most=most) == (n_steps, val_every)
 
 
-def test_a_small_text_is_passed_four_times_or_for_100_steps():
-    # 4 * 204,800 bytes in tokens of 2 bytes are 409,600 tokens, which are 200 steps.
+def test_a_small_text_is_passed_40_times_or_for_100_steps():
+    # 40 * 20,480 bytes in tokens of 2 bytes are 409,600 tokens, which are 200 steps.
     def most(n_bytes, open_keys=OPEN):
-        text = TextSize(n_bytes=n_bytes, n_vocab=256, bytes_per_token=2.0)
+        text = TextSize(n_bytes=n_bytes, n_vocab=256, bytes_per_token=2.0, is_prepared=True)
         return ladder.most_useful_steps(TRAINER, open_keys, text, 2048)
 
-    assert (most(204_800), most(10_240)) == (200, 100)
-    assert most(204_800, OPEN - {"trainer.max_steps"}) == TRAINER.max_steps
+    assert (most(20_480), most(1024)) == (200, 100)
+    assert most(20_480, OPEN - {"trainer.max_steps"}) == TRAINER.max_steps
+
+
+def test_a_byte_that_is_read_again_is_worth_less():
+    text = TextSize.in_pairs(1_000_000, 128)
+    assert [text.worth(n_bytes) for n_bytes in (5e5, 1e6)] == [5e5, 1e6]
+    # 15.4 * (1 - exp(-3 / 15.4)) = 2.726
+    assert text.worth(4e6) == pytest.approx(3.726e6, rel=1e-3)
+    assert text.worth(1e9) == pytest.approx(16.4e6)
+
+
+@pytest.mark.parametrize(("passes", "n_vocab"), [(1, 2000), (2, 2000), (8, 1000)])
+def test_many_passes_ask_for_fewer_ids_unless_the_text_is_prepared(passes, n_vocab):
+    text = TextSize.in_pairs(200_000, 128)
+    assert text.for_passes(passes, 128).n_vocab == n_vocab
+    assert replace(text, is_prepared=True).for_passes(passes, 128).n_vocab == 2000
 
 
 # Measuring a step
@@ -245,14 +260,13 @@ def test_heads_that_are_kept_decide_the_widths(machine):
         climb(60, kept=("model.n_kv_heads", "model.d_model"), n_kv_heads=2, d_model=96)
 
 
-def test_a_small_text_limits_weights_and_passes_and_asks_for_dropout(machine):
+def test_a_small_text_limits_weights_and_passes(machine):
     # 200,000 bytes allow 1,600,000 weights: two blocks of width 192 have 812,000, three of width 256 have 2,158,000.
     rungs = climb(10**9, lambda width: TextSize.in_pairs(200_000, width))
     assert widths(rungs) == [96, 128, 192]
-    assert [rung.config.dropout for rung in rungs] == [0.1, 0.1, 0.1]
-    assert {rung.config.dropout for rung in climb(1000)} == {0}
+    assert {rung.config.vocab_size for rung in rungs} == {512}  # 2000 / 20 ** 0.5 = 447
     n_tokens = rungs[-1].n_steps * 2048
-    assert n_tokens * 0.36 * math.log(2000) == pytest.approx(800_000)
+    assert n_tokens * 0.36 * math.log(2000) == pytest.approx(40 * 200_000)
 
 
 @pytest.mark.parametrize(("width", "is_bf16"), [(256, False), (384, True)])

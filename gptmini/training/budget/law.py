@@ -5,9 +5,11 @@ from dataclasses import dataclass
 
 from gptmini.data import TokenStore
 from gptmini.model import GPTConfig, meta_gpt
+from gptmini.training.recipe import BYTES_OF_PAIRS, nearest_vocabulary, suitable_vocabulary
 
-VOCABULARIES = (512, 1000, 2000, 4000, 8000, 16_000, 32_000)
-BYTES_OF_PAIRS = 0.36  # bytes per byte-pair token, divided by ln(vocabulary size)
+# Passes after which one more pass over a text is worth 1 / e of the first. Source: R*_D of Muennighoff et al. 2023,
+# "Scaling Data-Constrained Language Models".
+PASSES_OF_WORTH = 15.4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,20 +19,23 @@ class TextSize:
     n_bytes: int
     n_vocab: int
     bytes_per_token: float
+    is_prepared: bool  # whether its tokens exist, so that the vocabulary cannot change
 
     @classmethod
-    def in_pairs(cls, n_bytes: int, width: int) -> "TextSize":
+    def in_pairs(cls, n_bytes: int, width: int, passes: float = 1.0) -> "TextSize":
         """Estimate the number of tokens of a text that is not prepared yet.
 
-        The estimate assumes a BPE vocabulary that suits the text and the width of the model. The vocabulary has 2,000
-        tokens for a text of 200 KB and 8,000 tokens for a text of 20 MB. The vocabulary has more than 8,000 tokens only
-        for widths above 200. With a smaller vocabulary, the same text has more tokens. With a larger vocabulary, each
-        token is too rare, and a narrow model spends too much time on the vocabulary.
+        The estimate assumes a BPE vocabulary that suits the text, the width of the model and the number of passes. A
+        vocabulary has more than 8,000 tokens only for widths above 200, because a narrow model would spend too much
+        time on it.
         """
-        suitable = min(2000 * (n_bytes / 200e3) ** 0.3, max(8000, 50 * width))
-        n_vocab = min(VOCABULARIES, key=lambda n_vocab: abs(math.log(n_vocab / suitable)))
+        most = max(8000, 50 * width)
+        n_vocab = nearest_vocabulary(min(most, suitable_vocabulary(n_bytes, passes)))
         return cls(
-            n_bytes=n_bytes, n_vocab=n_vocab, bytes_per_token=BYTES_OF_PAIRS * math.log(n_vocab)
+            n_bytes=n_bytes,
+            n_vocab=n_vocab,
+            bytes_per_token=BYTES_OF_PAIRS * math.log(n_vocab),
+            is_prepared=False,
         )
 
     @classmethod
@@ -40,7 +45,18 @@ class TextSize:
             n_bytes=store.n_bytes("train"),
             n_vocab=store.tokenizer.n_vocab,
             bytes_per_token=1 / store.tokens_per_byte("train"),
+            is_prepared=True,
         )
+
+    def for_passes(self, passes: float, width: int) -> "TextSize":
+        """Return the size with the vocabulary that suits a number of passes."""
+        return self if self.is_prepared else self.in_pairs(self.n_bytes, width, passes)
+
+    def worth(self, n_read: float) -> float:
+        """Return how many bytes of new text are worth as much as reading n_read bytes of this text, again and again."""
+        repeated = max(0.0, n_read / self.n_bytes - 1)
+        first = min(n_read, self.n_bytes)
+        return first + self.n_bytes * PASSES_OF_WORTH * (1 - math.exp(-repeated / PASSES_OF_WORTH))
 
 
 def predicted_loss(n_weights: int, n_bytes: float, n_vocab: int) -> float:
@@ -48,7 +64,7 @@ def predicted_loss(n_weights: int, n_bytes: float, n_vocab: int) -> float:
 
     Args:
         n_weights: number of weights in the blocks of the model.
-        n_bytes: bytes of text that the run trains on. If the run repeats the text, each repetition counts, too.
+        n_bytes: bytes of text that the run trains on. For a text that is read several times, see TextSize.worth.
         n_vocab: vocabulary size of the tokenizer.
 
     scripts/benchmarks/budget.py fitted the law to 38 runs. Each run took 20 to 180 s on two cores and trained on 20 MB

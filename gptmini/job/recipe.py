@@ -1,0 +1,78 @@
+"""Replace the word auto in the settings of a new run by values that suit the number of passes over its text."""
+
+from collections.abc import Collection
+from dataclasses import replace
+from typing import TypeVar
+
+from gptmini.configuration.building import build_component, build_settings, component_of
+from gptmini.console.numbers import rounded, with_prefix
+from gptmini.data import Corpus, TokenStore
+from gptmini.training import (
+    Settings,
+    TextSettings,
+    recipe_for,
+    steps_for,
+    vocabulary_for,
+)
+
+T = TypeVar("T", bound=TextSettings)
+VOCABULARY = "tokenizer.vocab_size"
+NAMES = {
+    VOCABULARY: "vocabulary",
+    "trainer.max_steps": "steps",
+    "model.dropout": "dropout",
+    "optimizer.weight_decay": "weight decay",
+    "trainer.ema_steps": "EMA steps",
+    "schedule.final_fraction": "final rate",
+}
+
+
+def with_vocabulary(settings: T, corpus: Corpus) -> T:
+    """Return the settings with a number for tokenizer.vocab_size, before the text is tokenised.
+
+    The number of passes is estimated from the size of the text, so that gptmini prepare finds the same number.
+    """
+    if VOCABULARY not in settings.auto_keys:
+        return settings
+    plain = settings.plain
+    model = build_component(component_of(plain, "model"))
+    trainer = build_component(component_of(plain, "trainer"))
+    n_bytes = corpus.bytes_to_train_on()
+    tokens_a_step = model.context_length * trainer.global_batch_size
+    n_steps = trainer.max_steps
+    if "trainer.max_steps" in settings.auto_keys:
+        n_steps = steps_for(n_bytes, tokens_a_step)
+    n_vocab = vocabulary_for(n_bytes, n_steps * tokens_a_step, epochs=settings.root.epochs)
+    return replace(
+        settings,
+        tokenizer=replace(settings.tokenizer, vocab_size=n_vocab),
+        plain={**plain, "tokenizer": plain["tokenizer"] | {"vocab_size": n_vocab}},
+    )
+
+
+def with_recipe(
+    settings: Settings, store: TokenStore, auto: Collection[str]
+) -> tuple[Settings, list[str]]:
+    """Return the settings with numbers for all keys that are auto, and a line with the values of the keys in `auto`.
+
+    With init_from=, dropout, weight decay and average are those for one pass, because decay pulls the trained weights
+    towards zero.
+    """
+    n_bytes = store.n_bytes("train")
+    tokens_a_step = settings.trainer.global_batch_size * settings.model.context_length
+    n_steps = settings.trainer.max_steps
+    if "trainer.max_steps" in settings.auto_keys:
+        n_steps = steps_for(n_bytes, tokens_a_step)
+    passes = n_steps * tokens_a_step / store.n_tokens("train")
+
+    recipe = recipe_for(1.0 if settings.root.init_from is not None else passes, n_steps)
+    values = {"trainer.max_steps": n_steps, **recipe}
+    settings = build_settings(settings.plain, {key: values[key] for key in settings.auto_keys})
+
+    parts = []
+    for key, name in NAMES.items():
+        if key in auto:
+            group, _, of_group = key.partition(".")
+            parts.append(f"{name} {settings.plain[group][of_group]}")
+    reason = f"{rounded(passes)} passes over {with_prefix(n_bytes, 'B')}"
+    return settings, [f"{reason}: {', '.join(parts)}"] if parts else []

@@ -1,0 +1,94 @@
+"""The values of the word auto: vocabulary, steps, dropout, weight decay and average for a text that is read many times.
+
+A model that reads a text again and again memorises it. A small vocabulary keeps it from that, because a row of a rare
+token can only memorise where the token stands. So do weight decay and dropout. An average of the weights helps, because
+it forgets what single steps have memorised. All of them only hurt if all text is new. docs/results.md has the
+measurements behind the numbers.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+# Values of auto for a text that is read at most once, by the class that has the setting.
+ONE_PASS: Mapping[str, Mapping[str, int | float | None]] = {
+    "gptmini.tokenizer.BytePairSettings": {"vocab_size": 4000},
+    "gptmini.model.ModelSettings": {"dropout": 0.0},
+    "gptmini.optim.MuonSettings": {"weight_decay": 0.0},
+    "gptmini.optim.TrapezoidSchedule": {"final_fraction": 0.0},
+    "gptmini.training.TrainerSettings": {"max_steps": 700, "ema_steps": None},
+}
+
+VOCABULARIES = (512, 1000, 2000, 4000, 8000, 16_000, 32_000)
+BYTES_OF_PAIRS = 0.36  # bytes per byte-pair token, divided by ln(vocabulary size)
+
+# A run without a number of steps takes at most this many passes and steps, and at least so many steps.
+ENOUGH_PASSES = 15
+MOST_STEPS = 700
+LEAST_STEPS = 100
+# Weight decay for each pass after the first, and its maximum. At the maximum, matrices forget half of their values in
+# about 30 steps.
+DECAY_A_PASS = 0.08
+MOST_DECAY = 1.0
+# Dropout for each pass after the second, and its maximum.
+DROPOUT_A_PASS = 0.02
+MOST_DROPOUT = 0.2
+# An average helps from so many passes on. It covers this fraction of the steps. With an average, the learning rate need
+# not fall to 0, and a model that still learns fast memorises less.
+AVERAGED_PASSES = 2
+EMA_SHARE = 0.1
+FINAL_FRACTION = 0.2
+
+
+def one_pass_values(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of a component, with the value for one pass in place of auto."""
+    numbers = ONE_PASS.get(values.get("_target_", ""), {})
+    return {
+        name: numbers[name] if value == "auto" and name in numbers else value
+        for name, value in values.items()
+    }
+
+
+def steps_for(n_bytes: float, tokens_a_step: int) -> int:
+    """Return the number of steps for a text of n_bytes, before its tokens exist."""
+    n_vocab = nearest_vocabulary(suitable_vocabulary(n_bytes, ENOUGH_PASSES))
+    bytes_a_step = tokens_a_step * BYTES_OF_PAIRS * math.log(n_vocab)
+    enough = max(LEAST_STEPS, ENOUGH_PASSES * n_bytes / bytes_a_step)
+    return round(min(MOST_STEPS, enough))
+
+
+def vocabulary_for(n_bytes: float, n_tokens: float, *, epochs: float | None) -> int:
+    """Return the number of byte-pair tokens for a text of n_bytes, before its tokens exist.
+
+    The run reads n_tokens, or passes over the text `epochs` times.
+    """
+    passes = epochs or n_tokens * BYTES_OF_PAIRS * math.log(2000) / n_bytes
+    if passes <= 1:
+        return 4000
+    return min(4000, nearest_vocabulary(suitable_vocabulary(n_bytes, passes)))
+
+
+def suitable_vocabulary(n_bytes: float, passes: float) -> float:
+    """Return the number of byte-pair tokens that suits a text: 4,000 for 2 MB that is read twice.
+
+    With more tokens, each is rarer, and the model memorises where it stands. With fewer, the text has more tokens.
+    """
+    return 2000 * (n_bytes / 200e3) ** 0.3 * max(1.0, passes / 2) ** -0.5
+
+
+def nearest_vocabulary(suitable: float) -> int:
+    """Return the usual vocabulary size that is closest to a number of tokens."""
+    return min(VOCABULARIES, key=lambda n_vocab: abs(math.log(n_vocab / suitable)))
+
+
+def recipe_for(passes: float, n_steps: int) -> dict[str, float | None]:
+    """Return the other values, by key, for a run of n_steps that passes over its text so often."""
+    dropout = DROPOUT_A_PASS * max(0.0, passes - 2)
+    weight_decay = DECAY_A_PASS * max(0.0, passes - 1)
+    is_averaged = passes >= AVERAGED_PASSES
+    return {
+        "model.dropout": round(min(MOST_DROPOUT, dropout), 2),
+        "optimizer.weight_decay": round(min(MOST_DECAY, weight_decay), 2),
+        "trainer.ema_steps": max(1, round(EMA_SHARE * n_steps)) if is_averaged else None,
+        "schedule.final_fraction": FINAL_FRACTION if is_averaged else 0.0,
+    }

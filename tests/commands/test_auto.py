@@ -1,0 +1,77 @@
+"""Commands with auto: what a run and a preparation choose, print and store."""
+
+import pytest
+import yaml
+
+from run_folders import config_of, newest
+
+TEXT = "data=text", "data.path=my.txt"
+QUIET = ("callbacks.samples=null", "callbacks.pictures=null", "logger=none")
+TINY = (
+    "model.context_length=16",
+    "model.d_model=16",
+    "model.n_layers=1",
+    "trainer.global_batch_size=4",
+    "trainer.val_every_steps=1000",
+)
+
+
+@pytest.fixture
+def often(script):
+    """A run that reads its text many times."""
+    result = script("train", *TEXT, *QUIET, *TINY, "trainer.max_steps=200")
+    assert result.code == 0, result
+    return result
+
+
+def test_a_run_prints_and_stores_plain_numbers(often, script):
+    config = config_of(newest())
+    (line,) = [line for line in often.out.splitlines() if line.startswith("auto ")]
+    assert f"vocabulary {config['tokenizer']['vocab_size']}," in line
+    assert f"dropout {config['model']['dropout']}," in line
+    assert f"weight decay {config['optimizer']['weight_decay']}," in line
+    assert config["model"]["dropout"] > 0
+    assert config["optimizer"]["weight_decay"] > 0
+    assert config["trainer"]["ema_steps"] == 20
+    assert config["schedule"]["final_fraction"] == 0.2
+    assert "steps" not in line.partition(" EMA ")[0]  # the number of steps was typed
+
+    prepared = script("prepare", *TEXT, *TINY, "trainer.max_steps=200")
+    assert "prepared before" in prepared.out
+    resumed = script("train", "resume=runs/latest", "trainer.max_steps=201")
+    assert resumed.code == 0, resumed
+    again = config_of(newest())
+    for group in ("model", "optimizer", "schedule", "tokenizer"):
+        assert again[group] == config[group]
+    assert again["trainer"] == config["trainer"] | {"max_steps": 201}
+
+
+def test_numbers_win(script):
+    values = ("model.dropout=0.03", "optimizer.weight_decay=0.5", "tokenizer.vocab_size=300")
+    assert script("train", *TEXT, *QUIET, *TINY, *values, "epochs=3").code == 0
+    config = config_of(newest())
+    assert config["model"]["dropout"] == 0.03
+    assert config["optimizer"]["weight_decay"] == 0.5
+    assert config["tokenizer"]["vocab_size"] == 300
+    assert config["schedule"]["final_fraction"] == 0.2
+
+
+@pytest.mark.parametrize("words", [("trainer.max_steps=2",), ("init_from=RUN", "epochs=5")])
+def test_one_pass_and_trained_weights_get_neither_dropout_nor_decay(script, trained, words):
+    words = [word.replace("RUN", str(trained)) for word in words]
+    muon = () if "epochs" not in str(words) else ("optimizer=muon",)
+    assert script("train", *TEXT, *QUIET, *TINY[3:], *words, *muon).code == 0
+    config = config_of(newest())
+    assert config["model"]["dropout"] == config["optimizer"]["weight_decay"] == 0.0
+    assert config["trainer"]["ema_steps"] is None
+    assert config["schedule"]["final_fraction"] == 0.0
+
+
+def test_other_optimizers_have_no_auto(script):
+    result = script("train", *TEXT, "optimizer=adamw", "optimizer.weight_decay=auto")
+    result.assert_refused("optimizer.weight_decay", "auto")
+
+
+def test_the_configuration_says_auto(script):
+    shown = yaml.safe_load(script("train", *TEXT, "--cfg", "job").out)
+    assert shown["trainer"]["max_steps"] == shown["tokenizer"]["vocab_size"] == "auto"
