@@ -17,6 +17,7 @@ from gptmini.model import GPT
 from gptmini.optim import CosineSchedule
 from gptmini.system.errors import UserError
 from gptmini.tokenizer import byte
+from gptmini.training.budget.timing import measure_module
 from gptmini.training.callbacks.samples import Samples
 from toys import Documents
 from training.runs import HELD_OUT, TEXT
@@ -190,6 +191,7 @@ def test_the_loss_is_compiled_once_whatever_validation_and_samples_do(
         val_every_steps=2,
         callbacks=[samples],
         dropout=0.1,
+        watch=partial(measure_module, seconds=0),  # like a run with a time budget
     )
 
     assert counters["stats"]["unique_graphs"] == 1

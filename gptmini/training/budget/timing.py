@@ -61,7 +61,12 @@ def measure_step(
     windows = torch.randint(model.config.vocab_size, shape, device=hardware.device)  # (B, T + 1)
     # With the precision bf16_stream, the loss of a run turns this autocast off.
     is_bf16 = hardware.precision != "fp32"
-    autocast = torch.autocast(hardware.device, torch.bfloat16, enabled=is_bf16)
+    autocast = torch.autocast(
+        hardware.device,
+        torch.bfloat16,
+        enabled=is_bf16,
+        cache_enabled=False,  # as in Lightning: compiled code depends on this setting
+    )
 
     def micro_step(windows: Tensor, *, is_last: bool) -> float:
         began = clock(hardware.device)
