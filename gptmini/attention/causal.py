@@ -30,7 +30,6 @@ class CausalMultiHeadAttention(nn.Module):
         n_kv_heads: int | None = None,
         d_head: int | None = None,
         bias: bool | Literal["qkv"] = False,
-        dropout: float = 0.0,
         qk_norm: bool | Literal["gain"] = False,
         qk_norm_eps: float = 1e-6,  # as in nanochat
         scale: float | None = None,
@@ -43,7 +42,6 @@ class CausalMultiHeadAttention(nn.Module):
             n_kv_heads: G, key and value heads. Each of them serves H / G query heads. None: G is H.
             d_head: D, width of each head. None: D is C / H.
             bias: True if both projections have a bias; "qkv" if only the fused query/key/value projection has a bias.
-            dropout: probability of dropping an attention weight, in training only.
             qk_norm: True to RMS-normalise each query and key; "gain" to also multiply queries and keys by D learned
                 gains. All heads share the gains.
             qk_norm_eps: number that the norm adds to the mean square.
@@ -65,7 +63,6 @@ class CausalMultiHeadAttention(nn.Module):
         self.n_heads = n_heads
         self.n_kv_heads = n_kv_heads
         self.d_head = d_heads // n_heads
-        self.dropout = dropout
         self.qk_norm = qk_norm
         self.qk_norm_eps = qk_norm_eps
         self.scale = scale
@@ -102,7 +99,6 @@ class CausalMultiHeadAttention(nn.Module):
             keys.transpose(1, 2),  # (B, G, S, D)
             values.transpose(1, 2),  # (B, G, S, D)
             attn_mask=mask,
-            dropout_p=self.dropout if self.training else 0.0,
             is_causal=is_causal,
             scale=self.scale,
             enable_gqa=self.n_kv_heads != self.n_heads,
@@ -110,7 +106,7 @@ class CausalMultiHeadAttention(nn.Module):
         return self.output(context.transpose(1, 2).flatten(-2))  # (B, T, C)
 
     def attention_weights(self, x: Tensor, *, rotary: Rotary | None = None) -> Tensor:
-        """Return the weights (B, H, T, T) of forward(x, rotary=rotary), without dropout.
+        """Return the weights (B, H, T, T) of forward(x, rotary=rotary).
 
         The fused kernel of forward does not return its weights, so this method uses the plain formula.
         """

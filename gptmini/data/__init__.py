@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from gptmini.data.prepared.meta import SPLITS as SPLITS
     from gptmini.data.prepared.meta import find_prepared as find_prepared
     from gptmini.data.prepared.meta import read_meta as read_meta
+    from gptmini.data.prepared.order import sequence_keys as sequence_keys
     from gptmini.data.prepared.order import starts_in_sources as starts_in_sources
     from gptmini.data.prepared.order import step_sequences as step_sequences
     from gptmini.data.prepared.preparation import prepare as prepare

@@ -191,7 +191,7 @@ def _their_config(config: GPTConfig, kind: str) -> dict:
         exported["n_ctx"] = config.context_length  # required by llama.cpp's converter and MLX
         exported["resid_pdrop"] = config.dropout
         exported["embd_pdrop"] = config.dropout
-        exported["attn_pdrop"] = config.dropout
+        exported["attn_pdrop"] = 0.0
         return exported
 
     # The imported model may support longer sequences than training uses.
@@ -199,7 +199,7 @@ def _their_config(config: GPTConfig, kind: str) -> dict:
     # In the configs of the other model types, null does not mean the default size.
     exported["num_key_value_heads"] = config.n_kv_heads or config.n_heads
     exported["intermediate_size"] = config.d_ff or 4 * config.d_model
-    exported["attention_dropout"] = config.dropout
+    exported["attention_dropout"] = 0.0
     if kind in llama.KINDS:
         return exported | llama.their_settings(config, kind)
     exported["rope_parameters"] = {"rope_type": "default", "rope_theta": config.rotary_base}

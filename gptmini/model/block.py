@@ -4,6 +4,7 @@ from torch import Tensor, nn
 
 from gptmini.attention import CausalMultiHeadAttention, LayerCache, Rotary
 from gptmini.model.config import NORM_EPS, GPTConfig
+from gptmini.model.dropout import drop
 from gptmini.model.layers import MLP, new_norm
 from gptmini.model.smear import Smear, SmearHistory
 
@@ -23,7 +24,6 @@ class Block(nn.Module):
             n_kv_heads=config.n_kv_heads,
             d_head=config.d_head,
             bias=config.bias if config.attention_bias is None else config.attention_bias,
-            dropout=config.dropout,
             qk_norm=config.qk_norm,
             qk_norm_eps=config.norm_eps or NORM_EPS["rmsnorm"],
             scale=config.attention_scale,
@@ -40,7 +40,7 @@ class Block(nn.Module):
             bias=config.bias,
         )
 
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = config.dropout
 
     def forward(
         self,
@@ -49,12 +49,21 @@ class Block(nn.Module):
         rotary: Rotary | None = None,
         cache: LayerCache | None = None,
         history: SmearHistory | None = None,
+        dropout_keys: tuple[Tensor, Tensor] | None = None,
     ) -> Tensor:
-        """Map (B, T, C) to (B, T, C). rotary and cache are for the attention, and history is for the smear."""
+        """Map (B, T, C) to (B, T, C). rotary and cache are for the attention, and history is for the smear.
+
+        dropout_keys are for the outputs of the attention and of the MLP, int32 (B,) each. None: without dropout.
+        """
         context = self.attention(self.attention_norm(x), rotary=rotary, cache=cache)  # (B, T, C)
-        x = x + self.dropout(context)
+        if dropout_keys is not None:
+            context = drop(context, dropout_keys[0], self.dropout)
+        x = x + context
 
         hidden = self.mlp_norm(x)  # (B, T, C)
         if self.mlp_smear is not None:
             hidden = self.mlp_smear(hidden, history)
-        return x + self.dropout(self.mlp(hidden))
+        hidden = self.mlp(hidden)
+        if dropout_keys is not None:
+            hidden = drop(hidden, dropout_keys[1], self.dropout)
+        return x + hidden

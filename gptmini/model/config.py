@@ -74,7 +74,7 @@ class ModelSettings:
     attention_bias: bool | Literal["qkv"] | None = None
     norm_gain: bool = False  # whether rmsnorm has learned gains
     norm_eps: PositiveFactor | None = None  # added to the mean square; None: see NORM_EPS
-    # Dropout probability in training. Dropout applies to attention weights, both outputs of a block, and the embedding.
+    # Dropout probability in training. Dropout applies to both outputs of a block and to the embedding.
     dropout: BelowOne = 0.0
     # Period of the slowest rotation in tokens, divided by 2 pi; required for position=rotary, otherwise None.
     rotary_base: PositiveFactor | None = None

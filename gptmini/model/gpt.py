@@ -14,6 +14,7 @@ from torch.overrides import TorchFunctionMode
 from gptmini.attention import CausalMultiHeadAttention, Rotary, Slots, rotary_table
 from gptmini.model.block import Block
 from gptmini.model.config import GPTConfig
+from gptmini.model.dropout import drop, split_keys
 from gptmini.model.gpt_cache import GPTCache
 from gptmini.model.layers import Linear, new_norm
 from gptmini.model.smear import Smear
@@ -53,7 +54,6 @@ class GPT(nn.Module):
         self.embedding_norm: nn.Module = nn.Identity()
         if config.embedding_norm:
             self.embedding_norm = new_norm(config)
-        self.dropout = nn.Dropout(config.dropout)
 
         # The type checker does not know the type of the elements of a ModuleList. The cast names the type.
         blocks = nn.ModuleList(Block(config) for _ in range(config.n_layers))
@@ -77,9 +77,13 @@ class GPT(nn.Module):
         tokens: Tensor,
         cache: GPTCache | None = None,
         *,
+        dropout_keys: Tensor | None = None,
         dtype: torch.dtype | None = None,
     ) -> Tensor:
         """Return the residual stream after the last norm: (B, T) to (B, T, C). See forward for arguments and errors.
+
+        dropout_keys contains a random key for each sequence, int32 (B,), from 0 to 2^31 - 1. In training mode, the
+        dropout of a sequence depends only on its key. None: draw the keys from torch's global generator.
 
         dtype is the dtype of all activations: each layer casts its weights to the dtype of its input. None: the dtype
         of the embedding.
@@ -109,19 +113,29 @@ class GPT(nn.Module):
         else:
             # ([B,] T, D/2) each
             rotary = Rotary(self.rotary_cos[positions], self.rotary_sin[positions])
-        x = self.dropout(self.embedding_norm(x))
+        x = self.embedding_norm(x)
+
+        keys = None
+        if self.training and self.config.dropout:
+            keys = self._keys_of_sites(tokens, dropout_keys)
+            x = drop(x, keys[-1], self.config.dropout)
 
         for i, block in enumerate(self.blocks):
-            if cache is None:
-                x = block(x, rotary=rotary)
-            else:
-                x = block(
-                    x,
-                    rotary=rotary,
-                    cache=cache.attention.layers[i],
-                    history=cache.mlp_smears[i],
-                )
+            x = block(
+                x,
+                rotary=rotary,
+                cache=None if cache is None else cache.attention.layers[i],
+                history=None if cache is None else cache.mlp_smears[i],
+                dropout_keys=None if keys is None else keys[2 * i : 2 * i + 2],
+            )
         return self.norm(x)
+
+    def _keys_of_sites(self, tokens: Tensor, keys: Tensor | None) -> tuple[Tensor, ...]:
+        """Return the keys of both outputs of each block and of the embedding, int32 (B,) each."""
+        if keys is None:
+            n_rows = tokens.size(0)
+            keys = torch.randint(2**31, (n_rows,), dtype=torch.int32, device=tokens.device)
+        return split_keys(keys, 2 * self.config.n_layers + 1).unbind(-1)
 
     def unembed(self, hidden: Tensor, weight: Tensor | None = None) -> Tensor:
         """Return logits (B, T, V) for hidden states (B, T, C), with the softcap of the config.

@@ -19,6 +19,7 @@ def training_loss(
     model: GPT,
     tokens: Tensor,
     targets: Tensor,
+    dropout_keys: Tensor | None = None,
     *,
     dtype: torch.dtype | None = None,
     counted_share: float = 1.0,
@@ -31,6 +32,7 @@ def training_loss(
         model: the GPT to train.
         tokens: int64 (B, T).
         targets: int64 (B, T), tokens shifted by one; targets of -100 are not counted.
+        dropout_keys: int32 (B,); see GPT.hidden.
         counted_share: fraction of counted targets in the entire training text. The sum of the losses is divided by
             B * T * counted_share, not by the counted targets of this batch. Each counted token then has the same
             weight for every division of a step into micro-batches. A batch without counted tokens has a loss of 0.
@@ -40,7 +42,7 @@ def training_loss(
 
     Returns the mean loss in nats per token, a scalar.
     """
-    hidden = model.hidden(tokens, dtype=dtype)  # (B, T, C)
+    hidden = model.hidden(tokens, dropout_keys=dropout_keys, dtype=dtype)  # (B, T, C)
     n_logits = targets.numel() * model.config.vocab_size
     if n_logits <= logits_at_once(hidden.device) or torch.compiler.is_compiling():
         if counted_share == 1:

@@ -2,7 +2,7 @@
 
 Lightning calls the hooks of GPTModule in this order:
 
-    on_train_batch_start         Seed dropout. Under FSDP2, delay the gradient reduction until the last micro-step.
+    on_train_batch_start         Under FSDP2, delay the gradient reduction until the last micro-step.
     training_step                Compute the loss of one micro-batch. Add loss / micro-steps to step_loss.
     (Lightning)                  Run the backward pass of loss / micro-steps. The last micro-step averages the gradients
                                  over all ranks.
@@ -19,7 +19,6 @@ Lightning calls the hooks of GPTModule in this order:
                                  validation runs if it is due, or the training ends.
 """
 
-import hashlib
 import math
 from collections.abc import Callable
 from functools import partial
@@ -30,7 +29,13 @@ from torch import Tensor
 from torch.nn.utils import clip_grad_norm_, get_total_norm
 
 from gptmini.checkpoint import TrainingState, header
-from gptmini.data import NOT_COUNTED, TokenStore, tokens_per_byte_of
+from gptmini.data import (
+    NOT_COUNTED,
+    TokenStore,
+    sequence_keys,
+    step_sequences,
+    tokens_per_byte_of,
+)
 from gptmini.evaluation import Evaluation, Tally, token_losses
 from gptmini.model import GPT, training_loss
 from gptmini.optim import exchange_averages, set_learning_rate, skip_step_if, update_average
@@ -50,7 +55,8 @@ from gptmini.training.step_reports import StepReports
 class GPTModule(L.LightningModule):
     """A GPT in training. Lightning's automatic optimization runs its optimizer steps.
 
-    The learning rate depends only on the step. Dropout depends only on the seed, the step, the micro-step and the rank.
+    The learning rate depends only on the step. The dropout of a sequence depends only on the seed and on the number of
+    the sequence in the run.
 
     Args:
         model: the GPT to train. If a state is given, model must be the model of the state.
@@ -122,8 +128,8 @@ class GPTModule(L.LightningModule):
         # Build an optimizer here, too. So bad settings are rejected before the run folder is created.
         self.peak_lr: float = self.make_optimizer(model).param_groups[0]["peak_lr"]
 
-    def _loss_function(self) -> Callable[[Tensor, Tensor], Tensor]:
-        """Return the function that maps tokens and targets, (B, T) each, to a scalar.
+    def _loss_function(self) -> Callable[..., Tensor]:
+        """Return the function that maps tokens and targets, (B, T) each, and keys of dropout, (B,), to a scalar.
 
         Only this function is compiled. torch would compile a function again for each shape of a validation or a sample.
         """
@@ -144,10 +150,12 @@ class GPTModule(L.LightningModule):
         if not is_stream:
             return loss
 
-        def without_autocast(tokens: Tensor, targets: Tensor) -> Tensor:
+        def without_autocast(
+            tokens: Tensor, targets: Tensor, dropout_keys: Tensor | None = None
+        ) -> Tensor:
             # With this precision, Lightning's autocast is used only for validation.
             with torch.autocast(tokens.device.type, enabled=False):
-                return loss(tokens, targets)
+                return loss(tokens, targets, dropout_keys)
 
         return without_autocast
 
@@ -178,28 +186,40 @@ class GPTModule(L.LightningModule):
         distributed.share_matrices(optimizer, self.model, self.device, self.trainer.world_size)
 
     def on_train_batch_start(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
-        """Seed dropout with hash(seed, step, micro-step, rank). Reduce the gradients only in the last micro-step."""
+        """Reduce the gradients only in the last micro-step."""
         n_micro_steps = self.trainer.accumulate_grad_batches
         micro_step = batch_idx % n_micro_steps
         distributed.before_micro_step(self.model, is_last=micro_step == n_micro_steps - 1)
-        if not self.model.config.dropout:
-            return
-
-        position = (self.seed, self.trainer.global_step, micro_step, self.global_rank)
-        digest = hashlib.blake2b(repr(position).encode(), digest_size=8).digest()
-        torch.manual_seed(int.from_bytes(digest, "little"))
 
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
         """Return the loss of one micro-step in nats per token. Lightning divides it by the number of micro-steps."""
-        loss = self.compute_loss(*batch)
+        n_micro_steps = self.trainer.accumulate_grad_batches
+        micro_step = batch_idx % n_micro_steps
+        loss = self.compute_loss(*batch, self._dropout_keys(micro_step))
 
         # All micro-batches have the same number of tokens. So the loss of the step is the mean of the losses of its
         # micro-batches.
-        n_micro_steps = self.trainer.accumulate_grad_batches
         share = loss.detach() / n_micro_steps
-        is_first = batch_idx % n_micro_steps == 0
-        self.step_loss = share if is_first else self.step_loss + share
+        self.step_loss = share if micro_step == 0 else self.step_loss + share
         return loss
+
+    def _dropout_keys(self, micro_step: int) -> Tensor | None:
+        """Return the keys of the sequences in a micro-batch, int32 (B,). Return None if the model has no dropout."""
+        if not self.model.config.dropout:
+            return None
+
+        sequences = step_sequences(
+            self.trainer.global_step,
+            micro_step,
+            global_batch_size=self.settings.global_batch_size,
+            batch_size=self.settings.micro_batch_size,
+            rank=self.trainer.global_rank,
+            n_ranks=self.trainer.world_size,
+        )
+        keys = torch.from_numpy(sequence_keys(sequences, seed=self.seed))
+        if self.device.type == "cuda":
+            keys = keys.pin_memory()
+        return keys.to(self.device, non_blocking=True)
 
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
         """Set the learning rate of this step."""

@@ -85,13 +85,3 @@ def test_full_cache_is_refused(lengths, n_held):
     slots.set_lengths(lengths)
     with pytest.raises(ValueError, match=f"a cache of 4 tokens cannot hold {n_held}"):
         slots.reserve(5)
-
-
-def test_dropout_acts_in_training_only():
-    module = make(dropout=0.5)
-    x = torch.randn(B, T, C)
-    assert not torch.equal(module(x), module(x))
-
-    module.eval()
-    assert torch.equal(module(x), module(x))
-    torch.testing.assert_close(module(x), make().eval()(x))

@@ -56,6 +56,18 @@ def test_variants_equal_hugging_face_both_ways(variant):
         torch.testing.assert_close(back(tokens), expected, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (GPT2, {"resid_pdrop": 0.3, "embd_pdrop": 0.3, "attn_pdrop": 0.0}),
+        (MODERN, {"attention_dropout": 0.0}),
+    ],
+)
+def test_dropout_is_exported_for_all_places_except_attention(arguments, expected):
+    config, _ = to_hugging_face(wide_gpt(arguments | {"dropout": 0.3}))
+    assert config.items() >= expected.items()
+
+
 @pytest.mark.parametrize("variant", ["gpt2", "nanochat"])
 def test_attention_weights_equal_hugging_face_layer_by_layer(variant):
     ours = wide_gpt(VARIANTS[variant][1] | {"n_layers": 3}).eval()

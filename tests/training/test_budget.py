@@ -144,7 +144,7 @@ class SlowMachine:
             def step(self):
                 machine.now += 2
 
-        def compute_loss(tokens, targets):
+        def compute_loss(tokens, *others):
             self.now += 3 if self.shapes or not is_compiled else 53
             self.shapes.append(tuple(tokens.shape))
             return model(tokens).sum()

@@ -99,8 +99,8 @@ class Poison(L.Callback):
     def setup(self, trainer, module, stage):
         compute = module.compute_loss
 
-        def poisoned(tokens, targets):
-            loss = compute(tokens, targets)
+        def poisoned(*inputs):
+            loss = compute(*inputs)
             if self.kind == "loss" and trainer.global_step in self.steps:
                 loss = loss * self.value
             return loss

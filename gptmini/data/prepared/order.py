@@ -17,9 +17,10 @@ from gptmini.system.errors import UserError
 # Rounds of the Feistel network. Four rounds already give a pseudorandom permutation (Luby and Rackoff 1988).
 ROUNDS = 6
 _U64 = np.uint64
-# This number is hashed with the seed to make the keys of blocks. The keys of passes are made from small numbers.
-# Therefore the keys of blocks and the keys of passes are different.
+# These numbers are hashed with the seed to make the keys of blocks and of sequences. The keys of passes are made from
+# small numbers. Therefore the three kinds of keys are different.
 BLOCK_ORDER = np.array([2**63], dtype=_U64)
+SEQUENCE = np.array([2**63 + 1], dtype=_U64)
 
 
 def step_sequences(
@@ -39,6 +40,15 @@ def step_sequences(
     share = global_batch_size // n_ranks
     first = step * global_batch_size + rank * share + micro_step * batch_size
     return np.arange(first, first + batch_size, dtype=np.int64)
+
+
+def sequence_keys(sequences: np.ndarray, *, seed: int) -> np.ndarray:
+    """Return a key for the dropout of each sequence, int32 (n,), from 0 to 2^31 - 1.
+
+    A key depends only on the seed and on the sequence number in the run, int64 (n,).
+    """
+    keys = _mix(sequences.astype(_U64), _mix(SEQUENCE, _U64(seed % 2**64)))
+    return (keys >> _U64(33)).astype(np.int32)
 
 
 def starts_in_sources(

@@ -28,7 +28,7 @@ TREND_SHARE = 0.2
 
 def measure_step(
     model: GPT,
-    compute_loss: Callable[[Tensor, Tensor], Tensor],
+    compute_loss: Callable[..., Tensor],
     make_optimizer: Callable[[GPT], torch.optim.Optimizer],
     trainer: TrainerSettings,
     hardware: Hardware,
@@ -48,7 +48,8 @@ def measure_step(
     The model is moved to the device and trained on random tokens; discard the model afterwards.
 
     Args:
-        compute_loss: a function that returns the loss of a micro-step from its tokens and targets, (B, T) each.
+        compute_loss: a function that returns the loss of a micro-step from its tokens and targets, (B, T) each, and
+            from the keys of dropout, (B,), or None.
         trainer: the settings; batch_size must be a number.
         seconds: how long to measure. At least one step is measured.
         is_compiled: whether compute_loss is compiled. Its code only suits micro-steps of batch_size sequences.
@@ -70,8 +71,11 @@ def measure_step(
 
     def micro_step(windows: Tensor, *, is_last: bool) -> float:
         began = clock(hardware.device)
+        keys = None
+        if model.config.dropout:
+            keys = torch.zeros(len(windows), dtype=torch.int32, device=hardware.device)  # (B,)
         with autocast:
-            loss = compute_loss(*split_windows(windows))
+            loss = compute_loss(*split_windows(windows), keys)
         (loss / n_micro_steps).backward()
         if is_last:
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)

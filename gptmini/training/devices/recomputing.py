@@ -10,4 +10,9 @@ from gptmini.model import GPT
 def recompute_activations(model: GPT) -> None:
     """Apply activation checkpointing to each block. This needs less memory and more computation."""
     for block in model.blocks:
-        block.forward = partial(checkpoint, block.forward, use_reentrant=False)
+        block.forward = partial(
+            checkpoint,
+            block.forward,
+            use_reentrant=False,
+            preserve_rng_state=False,  # a block draws no random numbers, because dropout has keys
+        )
