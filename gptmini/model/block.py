@@ -1,5 +1,7 @@
 """One transformer block."""
 
+from collections.abc import Sequence
+
 from torch import Tensor, nn
 
 from gptmini.attention import CausalMultiHeadAttention, LayerCache, Rotary
@@ -49,21 +51,16 @@ class Block(nn.Module):
         rotary: Rotary | None = None,
         cache: LayerCache | None = None,
         history: SmearHistory | None = None,
-        dropout_keys: tuple[Tensor, Tensor] | None = None,
+        dropout_keys: Sequence[Tensor | None] = (None, None),
     ) -> Tensor:
         """Map (B, T, C) to (B, T, C). rotary and cache are for the attention, and history is for the smear.
 
-        dropout_keys are for the outputs of the attention and of the MLP, int32 (B,) each. None: without dropout.
+        dropout_keys are for the outputs of the attention and of the MLP, int32 (B,) each; see drop.
         """
         context = self.attention(self.attention_norm(x), rotary=rotary, cache=cache)  # (B, T, C)
-        if dropout_keys is not None:
-            context = drop(context, dropout_keys[0], self.dropout)
-        x = x + context
+        x = x + drop(context, dropout_keys[0], self.dropout)
 
         hidden = self.mlp_norm(x)  # (B, T, C)
         if self.mlp_smear is not None:
             hidden = self.mlp_smear(hidden, history)
-        hidden = self.mlp(hidden)
-        if dropout_keys is not None:
-            hidden = drop(hidden, dropout_keys[1], self.dropout)
-        return x + hidden
+        return x + drop(self.mlp(hidden), dropout_keys[1], self.dropout)

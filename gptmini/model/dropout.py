@@ -8,14 +8,14 @@ import torch
 from torch import Tensor
 
 
-def drop(x: Tensor, keys: Tensor, probability: float) -> Tensor:
-    """Set each element of x to 0 with a probability below 1, and divide the others by 1 - probability.
+def drop(x: Tensor, keys: Tensor | None, probability: float) -> Tensor:
+    """Set each element of x, (B, T, C), to 0 with a probability below 1, and divide the others by 1 - probability.
 
-    Args:
-        x: activations, (B, T, C).
-        keys: the key of each sequence, int32 (B,). An element is set to 0 as a function of key, position and channel.
-        probability: expected share of the elements that are set to 0.
+    The choice is a function of the key of the sequence, the position and the channel. keys is int32 (B,). If keys is
+    None, return x.
     """
+    if keys is None:
+        return x
     n_positions, n_channels = x.shape[1:]
     draws = split_keys(split_keys(keys, n_positions), n_channels)  # (B, T, C)
     return x * (draws >= round(probability * 2**31)) / (1 - probability)

@@ -113,12 +113,8 @@ class GPT(nn.Module):
         else:
             # ([B,] T, D/2) each
             rotary = Rotary(self.rotary_cos[positions], self.rotary_sin[positions])
-        x = self.embedding_norm(x)
-
-        keys = None
-        if self.training and self.config.dropout:
-            keys = self._keys_of_sites(tokens, dropout_keys)
-            x = drop(x, keys[-1], self.config.dropout)
+        keys = self._keys_of_sites(tokens, dropout_keys)
+        x = drop(self.embedding_norm(x), keys[-1], self.config.dropout)
 
         for i, block in enumerate(self.blocks):
             x = block(
@@ -126,16 +122,18 @@ class GPT(nn.Module):
                 rotary=rotary,
                 cache=None if cache is None else cache.attention.layers[i],
                 history=None if cache is None else cache.mlp_smears[i],
-                dropout_keys=None if keys is None else keys[2 * i : 2 * i + 2],
+                dropout_keys=keys[2 * i : 2 * i + 2],
             )
         return self.norm(x)
 
-    def _keys_of_sites(self, tokens: Tensor, keys: Tensor | None) -> tuple[Tensor, ...]:
-        """Return the keys of both outputs of each block and of the embedding, int32 (B,) each."""
+    def _keys_of_sites(self, tokens: Tensor, keys: Tensor | None) -> Sequence[Tensor | None]:
+        """Return the keys for both outputs of each block and for the embedding, int32 (B,) each. None: no dropout."""
+        n_sites = 2 * self.config.n_layers + 1
+        if not self.training or not self.config.dropout:
+            return [None] * n_sites
         if keys is None:
-            n_rows = tokens.size(0)
-            keys = torch.randint(2**31, (n_rows,), dtype=torch.int32, device=tokens.device)
-        return split_keys(keys, 2 * self.config.n_layers + 1).unbind(-1)
+            keys = torch.randint(2**31, tokens.shape[:1], dtype=torch.int32, device=tokens.device)
+        return split_keys(keys, n_sites).unbind(-1)
 
     def unembed(self, hidden: Tensor, weight: Tensor | None = None) -> Tensor:
         """Return logits (B, T, V) for hidden states (B, T, C), with the softcap of the config.

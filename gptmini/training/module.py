@@ -22,6 +22,7 @@ Lightning calls the hooks of GPTModule in this order:
 import math
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import lightning as L
 import torch
@@ -29,13 +30,7 @@ from torch import Tensor
 from torch.nn.utils import clip_grad_norm_, get_total_norm
 
 from gptmini.checkpoint import TrainingState, header
-from gptmini.data import (
-    NOT_COUNTED,
-    TokenStore,
-    sequence_keys,
-    step_sequences,
-    tokens_per_byte_of,
-)
+from gptmini.data import NOT_COUNTED, TokenStore, sequence_keys, step_sequences, tokens_per_byte_of
 from gptmini.evaluation import Evaluation, Tally, token_losses
 from gptmini.model import GPT, training_loss
 from gptmini.optim import exchange_averages, set_learning_rate, skip_step_if, update_average
@@ -150,12 +145,10 @@ class GPTModule(L.LightningModule):
         if not is_stream:
             return loss
 
-        def without_autocast(
-            tokens: Tensor, targets: Tensor, dropout_keys: Tensor | None = None
-        ) -> Tensor:
+        def without_autocast(tokens: Tensor, *others: Any) -> Tensor:
             # With this precision, Lightning's autocast is used only for validation.
             with torch.autocast(tokens.device.type, enabled=False):
-                return loss(tokens, targets, dropout_keys)
+                return loss(tokens, *others)
 
         return without_autocast
 
@@ -217,8 +210,6 @@ class GPTModule(L.LightningModule):
             n_ranks=self.trainer.world_size,
         )
         keys = torch.from_numpy(sequence_keys(sequences, seed=self.seed))
-        if self.device.type == "cuda":
-            keys = keys.pin_memory()
         return keys.to(self.device, non_blocking=True)
 
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:

@@ -60,14 +60,10 @@ def measure_step(
     # Tokens and targets are slices of windows, as in a run. Compiled code depends on the strides of the tensors.
     shape = (trainer.micro_batch_size, model.config.context_length + 1)
     windows = torch.randint(model.config.vocab_size, shape, device=hardware.device)  # (B, T + 1)
-    # With the precision bf16_stream, the loss of a run turns this autocast off.
+    # With the precision bf16_stream, the loss of a run turns this autocast off. Lightning, too, turns the cache off.
+    # Compiled code depends on this setting.
     is_bf16 = hardware.precision != "fp32"
-    autocast = torch.autocast(
-        hardware.device,
-        torch.bfloat16,
-        enabled=is_bf16,
-        cache_enabled=False,  # as in Lightning: compiled code depends on this setting
-    )
+    autocast = torch.autocast(hardware.device, torch.bfloat16, enabled=is_bf16, cache_enabled=False)
 
     def micro_step(windows: Tensor, *, is_last: bool) -> float:
         began = clock(hardware.device)

@@ -9,10 +9,7 @@ from gptmini.model import GPT
 
 def recompute_activations(model: GPT) -> None:
     """Apply activation checkpointing to each block. This needs less memory and more computation."""
+    # A block draws no random numbers: the keys of its dropout are arguments.
+    recompute = partial(checkpoint, use_reentrant=False, preserve_rng_state=False)
     for block in model.blocks:
-        block.forward = partial(
-            checkpoint,
-            block.forward,
-            use_reentrant=False,
-            preserve_rng_state=False,  # a block draws no random numbers, because dropout has keys
-        )
+        block.forward = partial(recompute, block.forward)
