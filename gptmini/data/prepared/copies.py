@@ -1,0 +1,145 @@
+"""Find the parts of a generated text that stand word for word in the training text.
+
+A part is copied if its tokens stand next to each other in the training tokens, and if it has at least LEAST_TOKENS
+tokens and LEAST_CHARACTERS characters. Phrases such as "at the end of the" are shorter, and they are in every text. A
+copied part consists of entire tokens. The search knows tokens, not letters, so it misses a part that the training text
+divides into other tokens.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from gptmini.data.prepared.ids import Ids, without_marks
+from gptmini.data.prepared.store import TokenStore
+
+LEAST_TOKENS = 8
+LEAST_CHARACTERS = 32
+# Search longer training texts only on request. A search takes about two seconds per 100 million tokens.
+SEARCHED = 100_000_000
+CHUNK = 4_000_000  # training tokens that are searched at once; their hashes need 100 MB
+FACTOR = np.uint64(0x9E3779B97F4A7C15)  # odd, so that a multiplication loses no bits
+
+
+class Span(NamedTuple):
+    """A copied part of a generated text."""
+
+    start: int  # number of the first token in the generated text
+    end: int
+    place: int  # position of the same tokens in the training tokens
+
+
+class Copies(NamedTuple):
+    """The copied parts of a generated text."""
+
+    spans: Sequence[Span]  # sorted by their start; they may overlap
+    n_copied: int  # characters in any of the spans
+    n_characters: int
+    longest: Span | None  # the span with the most characters
+    n_longest: int  # characters of the longest span
+
+    @property
+    def share(self) -> float:
+        """The copied fraction of the characters, from 0 to 1."""
+        return self.n_copied / self.n_characters if self.n_characters else 0.0
+
+
+def find_copies(generated: Sequence[int], store: TokenStore) -> Copies:
+    """Find the parts of generated ids, without their prompt, in the training tokens."""
+    ids = np.array(generated, dtype=np.int64)  # (n,)
+    # The bytes 10xxxxxx continue a character.
+    n_of_token = [
+        sum(byte & 0xC0 != 0x80 for byte in store.tokenizer.token_bytes(token))
+        for token in generated
+    ]
+    n_before = np.cumsum([0, *n_of_token])  # characters before each token, (n + 1,)
+    length = least_length(n_before)
+    runs = [] if length is None else runs_in(ids, store.tokens("train"), length)
+    spans = [run for run in runs if n_before[run.end] - n_before[run.start] >= LEAST_CHARACTERS]
+
+    is_copied = np.zeros(len(ids), dtype=bool)
+    for span in spans:
+        is_copied[span.start : span.end] = True
+    lengths = [int(n_before[span.end] - n_before[span.start]) for span in spans]
+    n_longest = max(lengths, default=0)
+    return Copies(
+        spans=spans,
+        n_copied=int(np.diff(n_before)[is_copied].sum()),
+        n_characters=int(n_before[-1]),
+        longest=spans[lengths.index(n_longest)] if spans else None,
+        n_longest=n_longest,
+    )
+
+
+def least_length(n_before: np.ndarray) -> int | None:
+    """Return the number of tokens of the shortest part that may count as copied. Return None if no part may.
+
+    The argument is the number of characters before each token and at the end, (n + 1,).
+    """
+    n_tokens = len(n_before) - 1
+    ends = np.searchsorted(n_before, n_before[:-1] + LEAST_CHARACTERS)  # (n,)
+    lengths = np.maximum(ends - np.arange(n_tokens), LEAST_TOKENS)
+    fitting = lengths[np.arange(n_tokens) + lengths <= n_tokens]
+    return int(fitting.min()) if len(fitting) else None
+
+
+def runs_in(ids: np.ndarray, training: Ids, length: int) -> list[Span]:
+    """Return the runs of at least `length` ids that stand in the training ids, sorted by their start.
+
+    Of the runs with the same start, only the longest is returned. Runs inside a longer run of the same place are left
+    out.
+    """
+    own = window_hashes(ids, length)  # (n - length + 1,)
+    starts_of: dict[int, list[int]] = {}
+    for start, value in enumerate(own.tolist()):
+        starts_of.setdefault(value, []).append(start)
+    # Whether a hash of the generated ids has these 16 bits. This rules out nearly all hashes of the training ids.
+    is_near = np.zeros(1 << 16, dtype=bool)
+    is_near[own >> np.uint64(48)] = True
+
+    spans: dict[int, Span] = {}
+    for first in range(0, len(training), CHUNK):
+        chunk = without_marks(np.asarray(training[first : first + CHUNK + len(ids)]))
+        hashes = window_hashes(chunk, length)[:CHUNK]
+        for place in np.flatnonzero(is_near[hashes >> np.uint64(48)]).tolist():
+            for start in starts_of.get(int(hashes[place]), ()):
+                known = spans.get(start)
+                if known is not None and known.end == len(ids):
+                    continue
+                if start > 0 and place > 0 and ids[start - 1] == chunk[place - 1]:
+                    continue  # inside a longer run
+                n_equal = common_prefix(ids[start:], chunk[place:])
+                if n_equal >= length and (known is None or known.end < start + n_equal):
+                    spans[start] = Span(start, start + n_equal, first + place)
+    return [spans[start] for start in sorted(spans)]
+
+
+def common_prefix(one: np.ndarray, other: np.ndarray) -> int:
+    """Return the number of equal ids at the start of two arrays."""
+    n_ids = min(len(one), len(other))
+    differing = np.flatnonzero(one[:n_ids] != other[:n_ids])
+    return int(differing[0]) if len(differing) else n_ids
+
+
+def window_hashes(ids: np.ndarray, length: int) -> np.ndarray:
+    """Return a 64-bit hash of each window of ids, (n,). The result has the shape (max(0, n - length + 1),)."""
+    hashes = ids.astype(np.uint64) * FACTOR
+    hashes ^= hashes >> np.uint64(29)
+    covered = 1
+    while covered < length and len(hashes):
+        # Two windows that lie next to each other, or overlap, make a longer window.
+        step = min(covered, length - covered)
+        hashes = hashes[:-step] * FACTOR + hashes[step:]
+        covered += step
+    return hashes
+
+
+def place_of(span: Span, store: TokenStore) -> str:
+    """Return where a span stands in the training text, such as "document 3, character 1,204", counted from 1."""
+    ends = store.document_ends("train")
+    number = int(np.searchsorted(ends, span.place, side="right"))
+    first = int(ends[number - 1]) if number else 0
+    before = without_marks(np.asarray(store.tokens("train")[first : span.place]))
+    n_characters = len(store.tokenizer.decode(before.tolist()))
+    return f"document {number + 1:,}, character {n_characters + 1:,}"
