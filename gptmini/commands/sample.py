@@ -5,6 +5,7 @@ import signal
 import sys
 from contextlib import suppress
 from dataclasses import asdict
+from functools import cache
 from itertools import count
 
 from gptmini import generation
@@ -15,6 +16,7 @@ from gptmini.commands.sample_options import DEVICE, RUN, SAMPLING, request_of
 from gptmini.commands.sample_output import answer_lines, show_jsonl, show_text
 from gptmini.configuration.messages import advising_on_memory
 from gptmini.console.printing import print_note, print_resolved_run
+from gptmini.data import SEARCHED, TokenStore, find_prepared
 from gptmini.runs import named_run
 from gptmini.settings import SAMPLE_BATCH_SIZE, SAMPLE_SEED, SAMPLE_TOKENS
 from gptmini.system.errors import UserError
@@ -35,6 +37,7 @@ OPTIONS = rf"""
 --format text|jsonl=text  output format
 --logprobs  with --format jsonl: print token ids and log-probabilities too
 {DEVICE}
+--copies  mark what stands word for word in the training text, in [[ ]], and name the place of the longest part
 --compile  compile the decoding step; takes a minute and speeds up sampling on a GPU
 """
 
@@ -46,6 +49,8 @@ def main(arguments: list[str]) -> None:
     options = parse_options("sample", "Continue prompts with a trained model.", OPTIONS, arguments)
     if options.logprobs and options.format != "jsonl":
         raise UserError("--logprobs requires --format jsonl")
+    if options.copies and options.format != "text":
+        raise UserError("--copies requires --format text")
     if not sys.stdout.isatty():
         # A model may write characters that the system's encoding lacks, so files and pipes get UTF-8.
         # Python's stdout has reconfigure, but its declared type, TextIO, does not.
@@ -56,7 +61,7 @@ def main(arguments: list[str]) -> None:
     prompts = read_prompts(options)
     request = request_of(options)
 
-    from gptmini.loading import load_for_sampling
+    from gptmini.loading import load_for_sampling, source_of
     from gptmini.tokenizer import chat_encoder_of
 
     restore_gc_and_sigint()
@@ -72,6 +77,24 @@ def main(arguments: list[str]) -> None:
                 print_note(
                     f"note: {token} in a prompt is ordinary text; gptmini chat uses the model's chat template"
                 )
+
+    @cache
+    def text_of_run() -> TokenStore | None:
+        """Open the training text of the model. Return None if it is absent, or long and --copies is not given."""
+        folder = source_of(run).data_folder
+        store = None
+        if folder is not None:
+            folder = find_prepared(folder, run)
+            store = TokenStore(folder) if (folder / "meta.json").is_file() else None
+        if options.copies and store is None:
+            raise UserError(
+                f"--copies requires the training text, but {folder or run} does not have it"
+            )
+        is_long = store is not None and store.n_tokens("train") > SEARCHED
+        return None if is_long and not options.copies else store
+
+    if options.copies:
+        text_of_run()
 
     def write_samples(prompts: list[str], seed: int, ctrl_c: CtrlC) -> None:
         """Print samples until Ctrl-C."""
@@ -93,7 +116,7 @@ def main(arguments: list[str]) -> None:
         if options.format == "jsonl":
             show_jsonl(pieces, prompts, options.num_samples, logprobs=options.logprobs)
         else:
-            show_text(pieces, prompts, options.num_samples)
+            show_text(pieces, prompts, options.num_samples, text_of_run, mark=options.copies)
 
     if options.interactive:
         seeds = count(options.seed)

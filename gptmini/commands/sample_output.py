@@ -3,7 +3,7 @@
 import io
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import groupby
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 from gptmini import generation
 from gptmini.commands.mistakes import print_error
 from gptmini.console.printing import print_note
+from gptmini.data import Copies, TokenStore, find_copies, place_of
 from gptmini.system.errors import UserError
 from gptmini.system.process import MISUSE
 from gptmini.system.signals import CtrlC
@@ -98,12 +99,20 @@ def lines(ctrl_c: CtrlC, *, is_typed: bool) -> Iterator[str]:
 
 
 def show_text(
-    pieces: "Iterable[generation.TextPiece]", prompts: list[str], num_samples: int
+    pieces: "Iterable[generation.TextPiece]",
+    prompts: list[str],
+    num_samples: int,
+    text_of_run: Callable[[], TokenStore | None],
+    *,
+    mark: bool,
 ) -> None:
     """Print each prompt with its continuation while the pieces arrive. If there are several samples, each has a title.
 
     A terminal gets control characters as escapes. Files and pipes get the text unchanged. The pieces of one sample must
     be consecutive, here and in show_jsonl.
+
+    After a sample, print which part of it stands in the training text that text_of_run returns. With `mark`, print the
+    sample only when it is complete, with [[ ]] around all such parts.
     """
     escapes = SHOWN_ON_TERMINALS if sys.stdout.isatty() else {}
     for number, of_sample in groupby(pieces, key=lambda piece: piece.sample):
@@ -118,8 +127,29 @@ def show_text(
             print(f"{gap}--- {', '.join(title)}")
 
         print(prompts[prompt].translate(escapes), end="", flush=True)
+        shown = []
         for piece in of_sample:
-            print(piece.text.translate(escapes), end="\n" if piece.finish else "", flush=True)
+            shown.append(piece)
+            if not mark:
+                print(piece.text.translate(escapes), end="\n" if piece.finish else "", flush=True)
+        store = text_of_run()
+        if store is None or not shown:
+            continue
+        copies = find_copies([piece.token for piece in shown], store)
+        if mark:
+            print("".join(marked(shown, copies)).translate(escapes), flush=True)
+        if mark or copies.longest is not None:
+            place = "" if copies.longest is None else f" ({place_of(copies.longest, store)})"
+            print_note(f"copied   {copies}{place}")
+
+
+def marked(pieces: "Sequence[generation.TextPiece]", copies: Copies) -> Iterator[str]:
+    """Yield the text of the pieces, with [[ ]] around copied parts. Parts that overlap are one part."""
+    is_copied = {i for span in copies.spans for i in range(span.start, span.end)}
+    for i, piece in enumerate(pieces):
+        begins = i in is_copied and i - 1 not in is_copied
+        ends = i in is_copied and i + 1 not in is_copied
+        yield f"{'[[' if begins else ''}{piece.text}{']]' if ends else ''}"
 
 
 def show_jsonl(

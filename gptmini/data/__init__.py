@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from gptmini.data.prepared.batches import split_windows as split_windows
     from gptmini.data.prepared.batches import validation_windows as validation_windows
     from gptmini.data.prepared.chat_tokens import first_question as first_question
+    from gptmini.data.prepared.copies import SEARCHED as SEARCHED
+    from gptmini.data.prepared.copies import Copies as Copies
+    from gptmini.data.prepared.copies import find_copies as find_copies
+    from gptmini.data.prepared.copies import place_of as place_of
     from gptmini.data.prepared.ids import NOT_COUNTED as NOT_COUNTED
     from gptmini.data.prepared.ids import without_marks as without_marks
     from gptmini.data.prepared.inspect import inspect_split as inspect_split

@@ -233,6 +233,7 @@ class Announcer:
             if isinstance(callback, Samples):
                 for text in callback.texts:
                     self.print_topic("sample", *text.splitlines())
+                self.print_topic("copied", *map(str, callback.copies))
 
         commands = [command_line("report", str(run.folder))]
         if checkpoints is None:

@@ -10,6 +10,7 @@ LAYOUT = {
         "loss, nats per token": ["^train/loss$", "^val/loss$"],
         "bits per byte": ["^val/bits_per_byte$"],
         "val loss minus train loss": ["^val/gap$"],
+        "copied from the training text": ["^val/copied$"],
     },
     "Is it about to diverge?": {
         "gradient norm before clipping": ["^weights/grad_norm$"],

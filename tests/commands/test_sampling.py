@@ -13,9 +13,11 @@ import programs
 from gptmini import load
 from gptmini.commands.sample import main
 from gptmini.commands.sample_output import show_text
+from gptmini.data import prepare
 from gptmini.generation import TextPiece, generate
-from gptmini.tokenizer import CharTokenizer
+from gptmini.tokenizer import CharTokenizer, byte
 from run_folders import save_model
+from toys import Documents, lines
 
 LETTERS = CharTokenizer("\nabcdefghé", end_of_text=True)
 
@@ -209,7 +211,32 @@ def test_what_a_system_encoding_lacks_is_written_all_the_same(checkpoint, monkey
 def test_a_terminal_is_shown_control_characters_as_escapes(monkeypatch, capsys, is_terminal):
     text = "a\tb\n\x1b]0;title\x07\x9b2J\x7fé\r"
     monkeypatch.setattr(sys.stdout, "isatty", lambda: is_terminal)
-    show_text([TextPiece(0, text, 1, None, "length")], ["\x1b[2J"], 1)
+    show_text([TextPiece(0, text, 1, None, "length")], ["\x1b[2J"], 1, lambda: None, mark=False)
 
     shown = r"\x1b[2Ja" + "\tb\n" + r"\x1b]0;title\x07\x9b2J\x7fé\x0d" + "\n"
     assert capsys.readouterr().out == (shown if is_terminal else f"\x1b[2J{text}\n")
+
+
+COPIED = "Line 7 says that 7 times 7 is 49."
+PLACE = f"(document 1, character {len(lines(7)) + 1})"
+
+
+@pytest.mark.parametrize("mark", [False, True])
+def test_what_stands_in_the_training_text_is_told_and_marked(tmp_path, capsys, mark):
+    store, _ = prepare(Documents([lines(50)], ["held out"]), byte, tmp_path)
+    text = f"No, {COPIED} Or"
+    pieces = [
+        TextPiece(0, letter, ord(letter), None, "length" if i == len(text) - 1 else None)
+        for i, letter in enumerate(text)
+    ]
+    show_text(pieces, ["He said: "], 1, lambda: store, mark=mark)
+    out, err = capsys.readouterr()
+    assert out == f"He said: {text.replace(COPIED, f'[[{COPIED}]]') if mark else text}\n"
+    assert err == f'copied   82 % of the sample, longest 33 characters: "{COPIED}" {PLACE}\n'
+
+
+def test_copies_require_the_training_text(script, checkpoint, trained):
+    result = script("sample", str(trained), "--copies", "--max-new-tokens", "5")
+    assert result.err == "copied   0 % of the sample\n"
+    script("sample", checkpoint, "--copies").assert_refused("--copies", "m.ckpt")
+    script("sample", checkpoint, "--copies", "--format", "jsonl").assert_refused("--format text")

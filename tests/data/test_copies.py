@@ -81,7 +81,10 @@ def test_the_search_finds_what_a_comparison_of_all_places_finds(store, seed, mon
         generated += store.tokenizer.encode(words(draw, draw.randrange(3)))
 
     found = find_copies(generated, store)
-    assert (found.n_copied, found.n_characters, found.n_longest) == brute_force(generated, store)
+    n_copied, n_characters, n_longest = brute_force(generated, store)
+    assert found.share == n_copied / n_characters
+    longest = found.text.replace("�", "")  # half a character at an edge
+    assert n_longest - 1 <= len(longest) <= n_longest
     for start, end, place in found.spans:
         assert training[place : place + end - start] == generated[start:end]
 

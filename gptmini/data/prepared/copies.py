@@ -6,11 +6,13 @@ copied part consists of entire tokens. The search knows tokens, not letters, so 
 divides into other tokens.
 """
 
+import json
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
+from gptmini.console.table import cut
 from gptmini.data.prepared.ids import Ids, without_marks
 from gptmini.data.prepared.store import TokenStore
 
@@ -18,6 +20,7 @@ LEAST_TOKENS = 8
 LEAST_CHARACTERS = 32
 # Search longer training texts only on request. A search takes about two seconds per 100 million tokens.
 SEARCHED = 100_000_000
+SHOWN = 60  # characters of the longest part in a line
 CHUNK = 4_000_000  # training tokens that are searched at once; their hashes need 100 MB
 FACTOR = np.uint64(0x9E3779B97F4A7C15)  # odd, so that a multiplication loses no bits
 
@@ -34,15 +37,19 @@ class Copies(NamedTuple):
     """The copied parts of a generated text."""
 
     spans: Sequence[Span]  # sorted by their start; they may overlap
-    n_copied: int  # characters in any of the spans
-    n_characters: int
+    share: float  # characters in any of the spans, as a fraction of all characters
     longest: Span | None  # the span with the most characters
-    n_longest: int  # characters of the longest span
+    text: str  # text of the longest span
 
-    @property
-    def share(self) -> float:
-        """The copied fraction of the characters, from 0 to 1."""
-        return self.n_copied / self.n_characters if self.n_characters else 0.0
+    def __str__(self) -> str:
+        """Return the share and the start of the longest part."""
+        line = f"{100 * self.share:.0f} % of the sample"
+        if self.longest is not None:
+            start = cut(" ".join(self.text.split()), SHOWN)
+            line += (
+                f", longest {len(self.text)} characters: {json.dumps(start, ensure_ascii=False)}"
+            )
+        return line
 
 
 def find_copies(generated: Sequence[int], store: TokenStore) -> Copies:
@@ -61,14 +68,14 @@ def find_copies(generated: Sequence[int], store: TokenStore) -> Copies:
     is_copied = np.zeros(len(ids), dtype=bool)
     for span in spans:
         is_copied[span.start : span.end] = True
-    lengths = [int(n_before[span.end] - n_before[span.start]) for span in spans]
-    n_longest = max(lengths, default=0)
+    n_copied = int(np.diff(n_before)[is_copied].sum())
+    longest = max(spans, key=lambda span: n_before[span.end] - n_before[span.start], default=None)
+    copied = [] if longest is None else generated[longest.start : longest.end]
     return Copies(
         spans=spans,
-        n_copied=int(np.diff(n_before)[is_copied].sum()),
-        n_characters=int(n_before[-1]),
-        longest=spans[lengths.index(n_longest)] if spans else None,
-        n_longest=n_longest,
+        share=n_copied / max(1, int(n_before[-1])),
+        longest=longest,
+        text=store.tokenizer.decode(copied),
     )
 
 
@@ -136,7 +143,12 @@ def window_hashes(ids: np.ndarray, length: int) -> np.ndarray:
 
 
 def place_of(span: Span, store: TokenStore) -> str:
-    """Return where a span stands in the training text, such as "document 3, character 1,204", counted from 1."""
+    """Return where a span stands in the training text, such as "document 3, character 1,204", counted from 1.
+
+    Mixtures and token files do not store where documents end. For them, return the number of the token.
+    """
+    if not store.has_index:
+        return f"token {span.place + 1:,}"
     ends = store.document_ends("train")
     number = int(np.searchsorted(ends, span.place, side="right"))
     first = int(ends[number - 1]) if number else 0

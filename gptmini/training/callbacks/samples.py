@@ -2,17 +2,18 @@
 
 import math
 from dataclasses import asdict
+from statistics import fmean
 from typing import Annotated
 
 import lightning as L
 from pydantic import Field, PositiveInt, validate_call
 
-from gptmini.data import first_question
+from gptmini.data import SEARCHED, Copies, find_copies, first_question
 from gptmini.generation import Rules, generate_stream, prompt_ids
 from gptmini.settings import STRICT
 from gptmini.system.errors import UserError
 from gptmini.tokenizer import END_OF_TEXT, Tokenizer
-from gptmini.training.loggers.logger import run_loggers
+from gptmini.training.loggers.logger import log, run_loggers
 from gptmini.training.module import GPTModule
 
 
@@ -50,6 +51,7 @@ class Samples(L.Callback):
             repetition_penalty=repetition_penalty,
         )
         self.texts: list[str] = []  # latest samples; each sample starts with its prompt
+        self.copies: list[Copies] = []  # the parts of each sample that stand in the training text
         self.key = "callbacks.samples"  # configuration key of this callback, for messages
 
     def check(self, tokenizer: Tokenizer) -> None:
@@ -91,7 +93,9 @@ class Samples(L.Callback):
             ignore_end_of_text=not self.question,
             **asdict(self.rules),
         )
+        ids: list[list[int]] = [[] for _ in texts]
         for piece in pieces:
+            ids[piece.sample].append(piece.token)
             texts[piece.sample] += piece.text.replace(END_OF_TEXT, "\n\n")
 
             # Stop on a signal or at the time limit, because long samples can take hours.
@@ -102,3 +106,7 @@ class Samples(L.Callback):
         self.texts = texts
         for logger in run_loggers(trainer):
             logger.log_entry("samples", texts, trainer.global_step)
+        store = pl_module.store
+        if store.n_tokens("train") <= SEARCHED:
+            self.copies = [find_copies(of_sample, store) for of_sample in ids]
+            log(trainer, {"val/copied": fmean(copies.share for copies in self.copies)})
