@@ -17,14 +17,6 @@ from gptmini.training import (
 
 T = TypeVar("T", bound=TextSettings)
 VOCABULARY = "tokenizer.vocab_size"
-NAMES = {
-    VOCABULARY: "vocabulary",
-    "trainer.max_steps": "steps",
-    "model.dropout": "dropout",
-    "optimizer.weight_decay": "weight decay",
-    "trainer.ema_steps": "EMA steps",
-    "schedule.final_fraction": "final rate",
-}
 
 
 def with_vocabulary(settings: T, corpus: Corpus) -> T:
@@ -53,7 +45,7 @@ def with_vocabulary(settings: T, corpus: Corpus) -> T:
 def with_recipe(
     settings: Settings, store: TokenStore, auto: Collection[str]
 ) -> tuple[Settings, list[str]]:
-    """Return the settings with numbers for all keys that are auto, and a line with the values of the keys in `auto`.
+    """Return the settings with numbers for all keys that are auto, and lines with the values of the keys in `auto`.
 
     With init_from=, dropout, weight decay and average are those for one pass, because decay pulls the trained weights
     towards zero.
@@ -69,10 +61,13 @@ def with_recipe(
     values = {"trainer.max_steps": n_steps, **recipe}
     settings = build_settings(settings.plain, {key: values[key] for key in settings.auto_keys})
 
+    if not auto:
+        return settings, []
     parts = []
-    for key, name in NAMES.items():
-        if key in auto:
-            group, _, of_group = key.partition(".")
-            parts.append(f"{name} {settings.plain[group][of_group]}")
-    reason = f"{rounded(passes)} passes over {with_prefix(n_bytes, 'B')}"
-    return settings, [f"{reason}: {', '.join(parts)}"] if parts else []
+    for key in sorted(auto):
+        group, _, name = key.partition(".")
+        parts.append(f"{name} {settings.plain[group][name]}")
+    return settings, [
+        f"values for {rounded(passes)} passes over {with_prefix(n_bytes, 'B')} of text:",
+        ", ".join(parts),
+    ]

@@ -15,7 +15,7 @@ ONE_PASS: Mapping[str, Mapping[str, int | float | None]] = {
     "gptmini.tokenizer.BytePairSettings": {"vocab_size": 4000},
     "gptmini.model.ModelSettings": {"dropout": 0.0},
     "gptmini.optim.MuonSettings": {"weight_decay": 0.0},
-    "gptmini.optim.TrapezoidSchedule": {"final_fraction": 0.0},
+    "gptmini.optim.TrapezoidSchedule": {"final_fraction": 0.0, "decay_fraction": 0.7},
     "gptmini.training.TrainerSettings": {"max_steps": 700, "ema_steps": None},
 }
 
@@ -25,19 +25,22 @@ BYTES_OF_PAIRS = 0.36  # bytes per byte-pair token, divided by ln(vocabulary siz
 # A run without a number of steps takes at most this many passes and steps, and at least so many steps.
 ENOUGH_PASSES = 15
 MOST_STEPS = 700
-LEAST_STEPS = 100
-# Weight decay for each pass after the first, and its maximum. At the maximum, matrices forget half of their values in
-# about 30 steps.
-DECAY_A_PASS = 0.08
+LEAST_STEPS = 50
+# Weight decay for each pass after the first, and its maximum.
+DECAY_A_PASS = 0.05
 MOST_DECAY = 1.0
-# Dropout for each pass after the second, and its maximum.
-DROPOUT_A_PASS = 0.02
+# Dropout for each pass after the fifth, and its maximum.
+DROPOUT_A_PASS = 0.01
 MOST_DROPOUT = 0.2
 # An average helps from so many passes on. It covers this fraction of the steps. With an average, the learning rate need
 # not fall to 0, and a model that still learns fast memorises less.
 AVERAGED_PASSES = 2
 EMA_SHARE = 0.1
-FINAL_FRACTION = 0.2
+# The fall of the learning rate with an average, as final_fraction and decay_fraction: for a text that is read a few
+# times, and for a text that is read at least MANY_PASSES times. A low rate memorises more.
+MANY_PASSES = 8
+FALL_AT_FEW = (0.2, 1.0)
+FALL_AT_MANY = (0.3, 0.7)
 
 
 def one_pass_values(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -83,12 +86,16 @@ def nearest_vocabulary(suitable: float) -> int:
 
 def recipe_for(passes: float, n_steps: int) -> dict[str, float | None]:
     """Return the other values, by key, for a run of n_steps that passes over its text so often."""
-    dropout = DROPOUT_A_PASS * max(0.0, passes - 2)
+    dropout = DROPOUT_A_PASS * max(0.0, passes - 5)
     weight_decay = DECAY_A_PASS * max(0.0, passes - 1)
     is_averaged = passes >= AVERAGED_PASSES
+    fall = tuple(ONE_PASS["gptmini.optim.TrapezoidSchedule"].values())
+    if is_averaged:
+        fall = FALL_AT_FEW if passes < MANY_PASSES else FALL_AT_MANY
     return {
         "model.dropout": round(min(MOST_DROPOUT, dropout), 2),
         "optimizer.weight_decay": round(min(MOST_DECAY, weight_decay), 2),
         "trainer.ema_steps": max(1, round(EMA_SHARE * n_steps)) if is_averaged else None,
-        "schedule.final_fraction": FINAL_FRACTION if is_averaged else 0.0,
+        "schedule.final_fraction": fall[0],
+        "schedule.decay_fraction": fall[1],
     }

@@ -26,15 +26,16 @@ def often(script):
 
 def test_a_run_prints_and_stores_plain_numbers(often, script):
     config = config_of(newest())
-    (line,) = [line for line in often.out.splitlines() if line.startswith("auto ")]
-    assert f"vocabulary {config['tokenizer']['vocab_size']}," in line
-    assert f"dropout {config['model']['dropout']}," in line
-    assert f"weight decay {config['optimizer']['weight_decay']}," in line
+    shown = often.out.splitlines()
+    number = next(i for i, line in enumerate(shown) if line.startswith("auto "))
+    assert " passes over 7.3 kB" in shown[number]
+    for group, name in (("tokenizer", "vocab_size"), ("model", "dropout")):
+        assert f"{name} {config[group][name]}" in shown[number + 1]
     assert config["model"]["dropout"] > 0
     assert config["optimizer"]["weight_decay"] > 0
     assert config["trainer"]["ema_steps"] == 20
     assert config["schedule"]["final_fraction"] == 0.2
-    assert "steps" not in line.partition(" EMA ")[0]  # the number of steps was typed
+    assert "max_steps" not in shown[number + 1]  # the number of steps was typed
 
     prepared = script("prepare", *TEXT, *TINY, "trainer.max_steps=200")
     assert "prepared before" in prepared.out
