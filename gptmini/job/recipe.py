@@ -24,8 +24,8 @@ def with_vocabulary(settings: T, corpus: Corpus) -> T:
 
     The number of passes is estimated from the size of the text, so that gptmini prepare finds the same number.
     """
-    if VOCABULARY not in settings.auto_keys:
-        return settings
+    if VOCABULARY not in settings.auto_keys or not corpus.is_text:
+        return settings  # tokens have a vocabulary already
     plain = settings.plain
     model = build_component(component_of(plain, "model"))
     trainer = build_component(component_of(plain, "trainer"))
@@ -58,7 +58,7 @@ def with_recipe(
     passes = n_steps * tokens_a_step / store.n_tokens("train")
 
     recipe = recipe_for(1.0 if settings.root.init_from is not None else passes, n_steps)
-    values = {"trainer.max_steps": n_steps, **recipe}
+    values = {VOCABULARY: store.tokenizer.n_vocab, "trainer.max_steps": n_steps, **recipe}
     settings = build_settings(settings.plain, {key: values[key] for key in settings.auto_keys})
 
     if not auto:

@@ -27,20 +27,18 @@ ENOUGH_PASSES = 15
 MOST_STEPS = 700
 LEAST_STEPS = 50
 # Weight decay for each pass after the first, and its maximum.
-DECAY_A_PASS = 0.05
+DECAY_A_PASS = 0.07
 MOST_DECAY = 1.0
 # Dropout for each pass after the fifth, and its maximum.
-DROPOUT_A_PASS = 0.01
+DROPOUT_A_PASS = 0.015
 MOST_DROPOUT = 0.2
-# An average helps from so many passes on. It covers this fraction of the steps. With an average, the learning rate need
-# not fall to 0, and a model that still learns fast memorises less.
+# An average helps from so many passes on. It covers this fraction of the steps. With an average, the learning rate may
+# fall from the first step on, but it need not fall to 0. A model memorises more at a low rate, so the rate of the last
+# step, as a fraction of the peak, grows with each pass up to a maximum.
 AVERAGED_PASSES = 2
 EMA_SHARE = 0.1
-# The fall of the learning rate with an average, as final_fraction and decay_fraction: for a text that is read a few
-# times, and for a text that is read at least MANY_PASSES times. A low rate memorises more.
-MANY_PASSES = 8
-FALL_AT_FEW = (0.2, 1.0)
-FALL_AT_MANY = (0.3, 0.7)
+FINAL_A_PASS = 0.05
+MOST_FINAL = 0.3
 
 
 def one_pass_values(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -76,7 +74,7 @@ def suitable_vocabulary(n_bytes: float, passes: float) -> float:
 
     With more tokens, each is rarer, and the model memorises where it stands. With fewer, the text has more tokens.
     """
-    return 2000 * (n_bytes / 200e3) ** 0.3 * max(1.0, passes / 2) ** -0.5
+    return 2200 * (n_bytes / 200e3) ** 0.3 * max(1.0, passes / 2) ** -0.5
 
 
 def nearest_vocabulary(suitable: float) -> int:
@@ -89,13 +87,11 @@ def recipe_for(passes: float, n_steps: int) -> dict[str, float | None]:
     dropout = DROPOUT_A_PASS * max(0.0, passes - 5)
     weight_decay = DECAY_A_PASS * max(0.0, passes - 1)
     is_averaged = passes >= AVERAGED_PASSES
-    fall = tuple(ONE_PASS["gptmini.optim.TrapezoidSchedule"].values())
-    if is_averaged:
-        fall = FALL_AT_FEW if passes < MANY_PASSES else FALL_AT_MANY
+    final_fraction = min(MOST_FINAL, FINAL_A_PASS * passes)
     return {
         "model.dropout": round(min(MOST_DROPOUT, dropout), 2),
         "optimizer.weight_decay": round(min(MOST_DECAY, weight_decay), 2),
         "trainer.ema_steps": max(1, round(EMA_SHARE * n_steps)) if is_averaged else None,
-        "schedule.final_fraction": fall[0],
-        "schedule.decay_fraction": fall[1],
+        "schedule.final_fraction": round(final_fraction, 2) if is_averaged else 0.0,
+        "schedule.decay_fraction": 1.0 if is_averaged else 0.7,
     }

@@ -34,7 +34,7 @@ def test_a_run_prints_and_stores_plain_numbers(often, script):
     assert config["model"]["dropout"] > 0
     assert config["optimizer"]["weight_decay"] > 0
     assert config["trainer"]["ema_steps"] == 20
-    assert config["schedule"]["final_fraction"] == 0.2
+    assert config["schedule"]["final_fraction"] == 0.3
     assert "max_steps" not in shown[number + 1]  # the number of steps was typed
 
     prepared = script("prepare", *TEXT, *TINY, "trainer.max_steps=200")
@@ -54,7 +54,7 @@ def test_numbers_win(script):
     assert config["model"]["dropout"] == 0.03
     assert config["optimizer"]["weight_decay"] == 0.5
     assert config["tokenizer"]["vocab_size"] == 300
-    assert config["schedule"]["final_fraction"] == 0.2
+    assert config["schedule"]["final_fraction"] == 0.15  # 0.05 for each pass
 
 
 @pytest.mark.parametrize("words", [("trainer.max_steps=2",), ("init_from=RUN", "epochs=5")])
