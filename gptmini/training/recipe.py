@@ -27,18 +27,21 @@ ENOUGH_PASSES = 15
 MOST_STEPS = 700
 LEAST_STEPS = 50
 # Weight decay for each pass after the first, and its maximum.
-DECAY_A_PASS = 0.07
+DECAY_A_PASS = 0.1
 MOST_DECAY = 1.0
-# Dropout for each pass after the fifth, and its maximum.
-DROPOUT_A_PASS = 0.015
-MOST_DROPOUT = 0.2
-# An average helps from so many passes on. It covers this fraction of the steps. With an average, the learning rate may
-# fall from the first step on, but it need not fall to 0. A model memorises more at a low rate, so the rate of the last
-# step, as a fraction of the peak, grows with each pass up to a maximum.
+# Dropout for each pass after FREE_PASSES, and its maximum.
+FREE_PASSES = 2.5
+DROPOUT_A_PASS = 0.02
+MOST_DROPOUT = 0.15
+# An average helps from so many passes on. It covers this fraction of the steps.
 AVERAGED_PASSES = 2
 EMA_SHARE = 0.1
+# With an average, the learning rate may fall from the first step on, but it need not fall to 0. A model memorises more
+# at a low rate. So the rate of the last step, as a fraction of the peak, grows with each pass, up to a maximum. And from
+# MANY_PASSES on, the rate stays at its peak for a while.
 FINAL_A_PASS = 0.05
 MOST_FINAL = 0.3
+MANY_PASSES = 8
 
 
 def one_pass_values(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -84,7 +87,7 @@ def nearest_vocabulary(suitable: float) -> int:
 
 def recipe_for(passes: float, n_steps: int) -> dict[str, float | None]:
     """Return the other values, by key, for a run of n_steps that passes over its text so often."""
-    dropout = DROPOUT_A_PASS * max(0.0, passes - 5)
+    dropout = DROPOUT_A_PASS * max(0.0, passes - FREE_PASSES)
     weight_decay = DECAY_A_PASS * max(0.0, passes - 1)
     is_averaged = passes >= AVERAGED_PASSES
     final_fraction = min(MOST_FINAL, FINAL_A_PASS * passes)
@@ -93,5 +96,5 @@ def recipe_for(passes: float, n_steps: int) -> dict[str, float | None]:
         "optimizer.weight_decay": round(min(MOST_DECAY, weight_decay), 2),
         "trainer.ema_steps": max(1, round(EMA_SHARE * n_steps)) if is_averaged else None,
         "schedule.final_fraction": round(final_fraction, 2) if is_averaged else 0.0,
-        "schedule.decay_fraction": 1.0 if is_averaged else 0.7,
+        "schedule.decay_fraction": 1.0 if AVERAGED_PASSES <= passes < MANY_PASSES else 0.7,
     }
