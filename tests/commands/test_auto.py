@@ -1,5 +1,7 @@
 """Commands with auto: what a run and a preparation choose, print and store."""
 
+import re
+
 import pytest
 import yaml
 
@@ -66,6 +68,15 @@ def test_one_pass_and_trained_weights_get_neither_dropout_nor_decay(script, trai
     assert config["model"]["dropout"] == config["optimizer"]["weight_decay"] == 0.0
     assert config["trainer"]["ema_steps"] is None
     assert config["schedule"]["final_fraction"] == 0.0
+
+
+def test_a_run_of_its_own_length_names_a_longer_one(script, often):
+    result = script("train", *TEXT, *QUIET, *TINY)
+    steps = config_of(newest())["trainer"]["max_steps"]
+    line = next(line for line in result.out.splitlines() if line.startswith("better "))
+    assert line.endswith(f"trainer.max_steps={4 * steps}")
+    assert re.search(r"predicted: \d+% fewer bits per byte", result.out)
+    assert "better " not in often.out  # its number of steps was typed
 
 
 def test_other_optimizers_have_no_auto(script):

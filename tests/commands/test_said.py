@@ -14,8 +14,8 @@ def test_a_run_says_what_it_trains_and_what_came_of_it_line_by_line(script, shor
     run = re.search(r"^run +(\S+)$", result.out, re.MULTILINE)[1]
     topics = [line[:8].strip() for line in result.out.splitlines() if line[:1].strip()]
     assert topics == [
-        *("data", "model", "machine", "run", "step 1/4", "step 2/4", "step 4/4"),
-        *("done", "losses", "best", "sample", "next"),
+        *("auto", "data", "model", "machine", "run", "step 1/4", "step 2/4", "step 4/4"),
+        *("done", "losses", "best", "sample", "copied", "next"),
     ]
     watch = "         watch it: tensorboard --logdir runs\n"
     assert f"{watch}         then open http://localhost:6006/#custom_scalars\n" in result.out
