@@ -31,14 +31,14 @@ DECAY_A_PASS = 0.1
 MOST_DECAY = 1.0
 # Dropout for each pass after FREE_PASSES, and its maximum.
 FREE_PASSES = 2.5
-DROPOUT_A_PASS = 0.02
-MOST_DROPOUT = 0.15
+DROPOUT_A_PASS = 0.012
+MOST_DROPOUT = 0.2
 # An average helps from so many passes on. It covers this fraction of the steps.
 AVERAGED_PASSES = 2
 EMA_SHARE = 0.1
 # With an average, the learning rate may fall from the first step on, but it need not fall to 0. A model memorises more
-# at a low rate. So the rate of the last step, as a fraction of the peak, grows with each pass, up to a maximum. And from
-# MANY_PASSES on, the rate stays at its peak for a while.
+# at a low rate. So the rate of the last step, as a fraction of the peak, grows with each pass, up to a maximum. From
+# MANY_PASSES on, the rate also stays at its peak for a while.
 FINAL_A_PASS = 0.05
 MOST_FINAL = 0.3
 MANY_PASSES = 8

@@ -12,11 +12,10 @@ from torch.distributed.fsdp import fully_shard
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from forked import forked
-from gptmini.configuration.building import build_component
+from gptmini.configuration.building import build_component, component_of
 from gptmini.configuration.compose import compose
 from gptmini.model import GPT, training_loss
 from gptmini.training.devices.distributed import first_rows, shard
-from gptmini.training.settings import Component
 
 RANKS = 64
 VOCABULARY = 50257
@@ -26,9 +25,9 @@ def built(mesh, optimizer):
     """The embeddings and two of xl's 32 blocks on the first of 64 processes, and their optimizer."""
     overrides = ["model=xl", "model.n_layers=2", f"optimizer={optimizer}"]
     plain = compose("train", overrides).plain()
-    model = GPT(build_component(Component("model", plain["model"])).with_vocab_size(VOCABULARY))
+    model = GPT(build_component(component_of(plain, "model")).with_vocab_size(VOCABULARY))
     shard(model, mesh, precision="bf16", compile=False)
-    return model, build_component(Component("optimizer", plain["optimizer"])).build(model)
+    return model, build_component(component_of(plain, "optimizer")).build(model)
 
 
 def bytes_of_states(optimizer_name):

@@ -60,10 +60,12 @@ def measure_step(
     # Tokens and targets are slices of windows, as in a run. Compiled code depends on the strides of the tensors.
     shape = (trainer.micro_batch_size, model.config.context_length + 1)
     windows = torch.randint(model.config.vocab_size, shape, device=hardware.device)  # (B, T + 1)
-    # With the precision bf16_stream, the loss of a run turns this autocast off. Lightning, too, turns the cache off.
-    # Compiled code depends on this setting.
+    # With the precision bf16_stream, the loss of a run turns this autocast off. Compiled code depends on the cache, and
+    # Lightning turns the cache off together with autocast.
     is_bf16 = hardware.precision != "fp32"
-    autocast = torch.autocast(hardware.device, torch.bfloat16, enabled=is_bf16, cache_enabled=False)
+    autocast = torch.autocast(
+        hardware.device, torch.bfloat16, enabled=is_bf16, cache_enabled=not is_bf16
+    )
 
     def micro_step(windows: Tensor, *, is_last: bool) -> float:
         began = clock(hardware.device)
