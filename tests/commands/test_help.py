@@ -72,7 +72,7 @@ def test_a_group_is_printed_with_its_options_and_the_files_of_the_chosen_one(sho
 def test_a_key_is_printed_with_its_comment_from_each_file_of_its_option(shown):
     assert shown("trainer.max_steps") == (
         "# trainer=default\n"
-        "max_steps: auto # total optimizer steps of the run; auto: 700, and fewer for a text of less than about 200 KB\n"
+        "max_steps: auto # total optimizer steps of the run; auto: 700, or fewer for a text of less than 200 KB\n"
     )
     text = shown("model.n_layers")
     assert re.findall(r"^# model=(\w+)$", text, re.MULTILINE) == ["gpt2", "llama_tiny", "qwen_tiny"]
