@@ -131,7 +131,8 @@ def _trainer_settings(plain: Mapping[str, Any]) -> tuple[TrainerSettings, list[s
 
 def component_of(plain: Mapping[str, Any], group: str) -> Component:
     """Return the component of a group. The word auto is replaced by the value for one pass over the text."""
-    return Component(group, one_pass_values(plain.get(group) or {}))
+    values = plain.get(group) or {}
+    return Component(group, {**values, **one_pass_values(values)})
 
 
 def _components(plain: Mapping[str, Any], group: str) -> list[Component]:

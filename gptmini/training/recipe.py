@@ -44,18 +44,15 @@ MOST_FINAL = 0.3
 MANY_PASSES = 8
 
 
-def one_pass_values(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of a component, with the value for one pass in place of auto."""
+def one_pass_values(values: Mapping[str, Any]) -> dict[str, int | float | None]:
+    """Return the values for one pass of those settings of a component that are auto."""
     numbers = ONE_PASS.get(values.get("_target_", ""), {})
-    return {
-        name: numbers[name] if value == "auto" and name in numbers else value
-        for name, value in values.items()
-    }
+    return {name: number for name, number in numbers.items() if values.get(name) == "auto"}
 
 
 def steps_for(n_bytes: float, tokens_a_step: int) -> int:
     """Return the number of steps for a text of n_bytes, before its tokens exist."""
-    n_vocab = nearest_vocabulary(suitable_vocabulary(n_bytes, ENOUGH_PASSES))
+    n_vocab = suitable_vocabulary(n_bytes, ENOUGH_PASSES)
     bytes_a_step = tokens_a_step * BYTES_OF_PAIRS * math.log(n_vocab)
     enough = max(LEAST_STEPS, ENOUGH_PASSES * n_bytes / bytes_a_step)
     return round(min(MOST_STEPS, enough))
@@ -67,21 +64,15 @@ def vocabulary_for(n_bytes: float, n_tokens: float, *, epochs: float | None) -> 
     The run reads n_tokens, or passes over the text `epochs` times.
     """
     passes = epochs or n_tokens * BYTES_OF_PAIRS * math.log(2000) / n_bytes
-    if passes <= 1:
-        return 4000
-    return min(4000, nearest_vocabulary(suitable_vocabulary(n_bytes, passes)))
+    return suitable_vocabulary(n_bytes, passes) if passes > 1 else 4000
 
 
-def suitable_vocabulary(n_bytes: float, passes: float) -> float:
-    """Return the number of byte-pair tokens that suits a text: 4,000 for 2 MB that is read twice.
+def suitable_vocabulary(n_bytes: float, passes: float, *, most: float = 4000) -> int:
+    """Return the number of byte-pair tokens that suits a text, at most about `most`: 4,000 for 2 MB that is read twice.
 
     With more tokens, each is rarer, and the model memorises where it stands. With fewer, the text has more tokens.
     """
-    return 2200 * (n_bytes / 200e3) ** 0.3 * max(1.0, passes / 2) ** -0.5
-
-
-def nearest_vocabulary(suitable: float) -> int:
-    """Return the usual vocabulary size that is closest to a number of tokens."""
+    suitable = min(most, 2200 * (n_bytes / 200e3) ** 0.3 * max(1.0, passes / 2) ** -0.5)
     return min(VOCABULARIES, key=lambda n_vocab: abs(math.log(n_vocab / suitable)))
 
 

@@ -12,7 +12,7 @@ from gptmini.key_table import keys_with
 from gptmini.model import ModelSettings
 from gptmini.settings import STRICT, FileName, Seed, Time
 from gptmini.system.world import cpu_cores
-from gptmini.training.recipe import ONE_PASS
+from gptmini.training.recipe import one_pass_values
 from gptmini.training.trainer_settings import TrainerSettings
 
 
@@ -95,8 +95,7 @@ class TextSettings:
             f"{group}.{name}"
             for group, part in self.plain.items()
             if isinstance(part, Mapping)
-            for name in ONE_PASS.get(part.get("_target_", ""), ())
-            if part[name] == "auto"
+            for name in one_pass_values(part)
         )
 
     @property

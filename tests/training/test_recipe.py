@@ -58,6 +58,6 @@ def test_dropout_decay_and_average(passes, values):
 
 def test_only_a_setting_that_can_be_auto_is_replaced():
     values = {"_target_": "gptmini.model.ModelSettings", "dropout": "auto", "norm": "auto"}
-    assert one_pass_values(values) == values | {"dropout": 0.0}
+    assert one_pass_values(values) == {"dropout": 0.0}
     other = {"_target_": "mine.Model", "dropout": "auto"}
-    assert one_pass_values(other) == other
+    assert one_pass_values(other) == {}

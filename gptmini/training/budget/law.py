@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from gptmini.data import TokenStore
 from gptmini.model import GPTConfig, meta_gpt
-from gptmini.training.recipe import BYTES_OF_PAIRS, nearest_vocabulary, suitable_vocabulary
+from gptmini.training.recipe import BYTES_OF_PAIRS, suitable_vocabulary
 
 # Passes after which one more pass over a text is worth 1 / e of the first. Source: R*_D of Muennighoff et al. 2023,
 # "Scaling Data-Constrained Language Models".
@@ -29,8 +29,7 @@ class TextSize:
         vocabulary has more than 8,000 tokens only for widths above 200, because a narrow model would spend too much
         time on it.
         """
-        most = max(8000, 50 * width)
-        n_vocab = nearest_vocabulary(min(most, suitable_vocabulary(n_bytes, passes)))
+        n_vocab = suitable_vocabulary(n_bytes, passes, most=max(8000, 50 * width))
         return cls(
             n_bytes=n_bytes,
             n_vocab=n_vocab,
