@@ -15,6 +15,7 @@ import numpy as np
 from gptmini.console.table import cut
 from gptmini.data.prepared.ids import Ids, without_marks
 from gptmini.data.prepared.store import TokenStore
+from gptmini.tokenizer import common_prefix_length
 
 LEAST_TOKENS = 8
 LEAST_CHARACTERS = 32
@@ -54,21 +55,19 @@ class Copies(NamedTuple):
 
 def find_copies(generated: Sequence[int], store: TokenStore) -> Copies:
     """Find the parts of generated ids, without their prompt, in the training tokens."""
-    ids = np.array(generated, dtype=np.int64)  # (n,)
     # The bytes 10xxxxxx continue a character.
     n_of_token = [
         sum(byte & 0xC0 != 0x80 for byte in store.tokenizer.token_bytes(token))
         for token in generated
     ]
     n_before = np.cumsum([0, *n_of_token])  # characters before each token, (n + 1,)
-    length = least_length(n_before)
-    runs = [] if length is None else runs_in(ids, store.tokens("train"), length)
+    # No shorter part has enough characters.
+    length = max(LEAST_TOKENS, LEAST_CHARACTERS // max([1, *n_of_token]))
+    runs = runs_in(generated, store.tokens("train"), length)
     spans = [run for run in runs if n_before[run.end] - n_before[run.start] >= LEAST_CHARACTERS]
 
-    is_copied = np.zeros(len(ids), dtype=bool)
-    for span in spans:
-        is_copied[span.start : span.end] = True
-    n_copied = int(np.diff(n_before)[is_copied].sum())
+    copied_tokens = {i for span in spans for i in range(span.start, span.end)}
+    n_copied = sum(n_of_token[i] for i in copied_tokens)
     longest = max(spans, key=lambda span: n_before[span.end] - n_before[span.start], default=None)
     copied = [] if longest is None else generated[longest.start : longest.end]
     return Copies(
@@ -79,25 +78,13 @@ def find_copies(generated: Sequence[int], store: TokenStore) -> Copies:
     )
 
 
-def least_length(n_before: np.ndarray) -> int | None:
-    """Return the number of tokens of the shortest part that may count as copied. Return None if no part may.
-
-    The argument is the number of characters before each token and at the end, (n + 1,).
-    """
-    n_tokens = len(n_before) - 1
-    ends = np.searchsorted(n_before, n_before[:-1] + LEAST_CHARACTERS)  # (n,)
-    lengths = np.maximum(ends - np.arange(n_tokens), LEAST_TOKENS)
-    fitting = lengths[np.arange(n_tokens) + lengths <= n_tokens]
-    return int(fitting.min()) if len(fitting) else None
-
-
-def runs_in(ids: np.ndarray, training: Ids, length: int) -> list[Span]:
+def runs_in(ids: Sequence[int], training: Ids, length: int) -> list[Span]:
     """Return the runs of at least `length` ids that stand in the training ids, sorted by their start.
 
     Of the runs with the same start, only the longest is returned. Runs inside a longer run of the same place are left
     out.
     """
-    own = window_hashes(ids, length)  # (n - length + 1,)
+    own = window_hashes(np.array(ids), length)  # (n - length + 1,)
     starts_of: dict[int, list[int]] = {}
     for start, value in enumerate(own.tolist()):
         starts_of.setdefault(value, []).append(start)
@@ -116,17 +103,11 @@ def runs_in(ids: np.ndarray, training: Ids, length: int) -> list[Span]:
                     continue
                 if start > 0 and place > 0 and ids[start - 1] == chunk[place - 1]:
                     continue  # inside a longer run
-                n_equal = common_prefix(ids[start:], chunk[place:])
+                there = chunk[place : place + len(ids)].tolist()
+                n_equal = common_prefix_length(ids[start:], there)
                 if n_equal >= length and (known is None or known.end < start + n_equal):
                     spans[start] = Span(start, start + n_equal, first + place)
     return [spans[start] for start in sorted(spans)]
-
-
-def common_prefix(one: np.ndarray, other: np.ndarray) -> int:
-    """Return the number of equal ids at the start of two arrays."""
-    n_ids = min(len(one), len(other))
-    differing = np.flatnonzero(one[:n_ids] != other[:n_ids])
-    return int(differing[0]) if len(differing) else n_ids
 
 
 def window_hashes(ids: np.ndarray, length: int) -> np.ndarray:
