@@ -5,7 +5,6 @@ import signal
 import sys
 from contextlib import suppress
 from dataclasses import asdict
-from functools import cache
 from itertools import count
 
 from gptmini import generation
@@ -78,23 +77,18 @@ def main(arguments: list[str]) -> None:
                     f"note: {token} in a prompt is ordinary text; gptmini chat uses the model's chat template"
                 )
 
-    @cache
-    def text_of_run() -> TokenStore | None:
-        """Open the training text of the model. Return None if it is absent, or long and --copies is not given."""
-        folder = source_of(run).data_folder
+    folder = source_of(run).data_folder
+    if folder is not None:
+        folder = find_prepared(folder, run)
+    store = None
+    if folder is not None and (folder / "meta.json").is_file():
+        store = TokenStore(folder)
+    if options.copies and store is None:
+        raise UserError(
+            f"--copies requires the training text, but {folder or run} does not have it"
+        )
+    if store is not None and store.n_tokens("train") > SEARCHED and not options.copies:
         store = None
-        if folder is not None:
-            folder = find_prepared(folder, run)
-            store = TokenStore(folder) if (folder / "meta.json").is_file() else None
-        if options.copies and store is None:
-            raise UserError(
-                f"--copies requires the training text, but {folder or run} does not have it"
-            )
-        is_long = store is not None and store.n_tokens("train") > SEARCHED
-        return None if is_long and not options.copies else store
-
-    if options.copies:
-        text_of_run()
 
     def write_samples(prompts: list[str], seed: int, ctrl_c: CtrlC) -> None:
         """Print samples until Ctrl-C."""
@@ -116,7 +110,7 @@ def main(arguments: list[str]) -> None:
         if options.format == "jsonl":
             show_jsonl(pieces, prompts, options.num_samples, logprobs=options.logprobs)
         else:
-            show_text(pieces, prompts, options.num_samples, text_of_run, mark=options.copies)
+            show_text(pieces, prompts, options.num_samples, store, mark=options.copies)
 
     if options.interactive:
         seeds = count(options.seed)

@@ -102,7 +102,7 @@ def show_text(
     pieces: "Iterable[generation.TextPiece]",
     prompts: list[str],
     num_samples: int,
-    text_of_run: Callable[[], TokenStore | None],
+    store: TokenStore | None,
     *,
     mark: bool,
 ) -> None:
@@ -111,8 +111,8 @@ def show_text(
     A terminal gets control characters as escapes. Files and pipes get the text unchanged. The pieces of one sample must
     be consecutive, here and in show_jsonl.
 
-    After a sample, print which part of it stands in the training text that text_of_run returns. With `mark`, print the
-    sample only when it is complete, with [[ ]] around all such parts.
+    After a sample, print which part of it stands in the training text, `store`. With `mark`, print the sample only when
+    it is complete, with [[ ]] around all such parts.
     """
     escapes = SHOWN_ON_TERMINALS if sys.stdout.isatty() else {}
     for number, of_sample in groupby(pieces, key=lambda piece: piece.sample):
@@ -132,7 +132,6 @@ def show_text(
             shown.append(piece)
             if not mark:
                 print(piece.text.translate(escapes), end="\n" if piece.finish else "", flush=True)
-        store = text_of_run()
         if store is None or not shown:
             continue
         copies = find_copies([piece.token for piece in shown], store)

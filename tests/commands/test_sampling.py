@@ -211,7 +211,7 @@ def test_what_a_system_encoding_lacks_is_written_all_the_same(checkpoint, monkey
 def test_a_terminal_is_shown_control_characters_as_escapes(monkeypatch, capsys, is_terminal):
     text = "a\tb\n\x1b]0;title\x07\x9b2J\x7fé\r"
     monkeypatch.setattr(sys.stdout, "isatty", lambda: is_terminal)
-    show_text([TextPiece(0, text, 1, None, "length")], ["\x1b[2J"], 1, lambda: None, mark=False)
+    show_text([TextPiece(0, text, 1, None, "length")], ["\x1b[2J"], 1, None, mark=False)
 
     shown = r"\x1b[2Ja" + "\tb\n" + r"\x1b]0;title\x07\x9b2J\x7fé\x0d" + "\n"
     assert capsys.readouterr().out == (shown if is_terminal else f"\x1b[2J{text}\n")
@@ -229,7 +229,7 @@ def test_what_stands_in_the_training_text_is_told_and_marked(tmp_path, capsys, m
         TextPiece(0, letter, ord(letter), None, "length" if i == len(text) - 1 else None)
         for i, letter in enumerate(text)
     ]
-    show_text(pieces, ["He said: "], 1, lambda: store, mark=mark)
+    show_text(pieces, ["He said: "], 1, store, mark=mark)
     out, err = capsys.readouterr()
     assert out == f"He said: {text.replace(COPIED, f'[[{COPIED}]]') if mark else text}\n"
     assert err == f'copied   82 % of the sample, longest 33 characters: "{COPIED}" {PLACE}\n'
