@@ -114,7 +114,6 @@ class GPTModule(L.LightningModule):
         self.step_reports = StepReports()
         self.validated_step = 0
         self.moments: Moments = {}
-        self.holds_average = False  # whether the average is in place of the weights
         if state is not None:
             self.step_reports = StepReports(state.bad_steps, state.bad_steps_in_a_row)
             self.validated_step = state.validated_step
@@ -284,18 +283,13 @@ class GPTModule(L.LightningModule):
             self.trainer.should_stop = True
 
     def on_validation_start(self) -> None:
-        """Put the average of the weights in their place. Callbacks sample from it and save it after the validation."""
+        """Put the average of the weights in their place, and reset the sums. Callbacks sample from it and save it."""
         exchange_averages(self.trainer.optimizers[0])
-        self.holds_average = True
+        self._tally = Tally()
 
     def on_validation_end(self) -> None:
         """Put the weights back. Lightning calls the callbacks before this method."""
         exchange_averages(self.trainer.optimizers[0])
-        self.holds_average = False
-
-    def on_validation_epoch_start(self) -> None:
-        """Reset the sums at the start of a validation."""
-        self._tally = Tally()
 
     def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
         """Add the losses of one batch of validation windows to the sums."""
@@ -365,5 +359,5 @@ class GPTModule(L.LightningModule):
             (optimizer,) = self.trainer.optimizers
             moments = gather_optimizer_state(optimizer, self.parameters_by_name)
             checkpoint["optimizer_states"] = [{"state": moments}]
-            if not self.holds_average:
+            if not self.trainer.validating:  # a validation has put the averages in place
                 use_averages(checkpoint["state_dict"], moments)
