@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import asdict, replace
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -103,7 +104,7 @@ def test_steps_that_fill_a_time(seconds, of_validation, most, n_steps, val_every
 def test_a_small_text_is_passed_40_times_or_for_100_steps():
     # 40 * 20,480 bytes in tokens of 2 bytes are 409,600 tokens, which are 200 steps.
     def most(n_bytes, open_keys=OPEN):
-        text = TextSize(n_bytes=n_bytes, n_vocab=256, bytes_per_token=2.0, is_prepared=True)
+        text = TextSize(n_bytes=n_bytes, n_vocab=256, bytes_per_token=2.0)
         return ladder.most_useful_steps(TRAINER, open_keys, text, 2048)
 
     assert (most(20_480), most(1024)) == (200, 100)
@@ -119,10 +120,8 @@ def test_a_byte_that_is_read_again_is_worth_less():
 
 
 @pytest.mark.parametrize(("passes", "n_vocab"), [(1, 2000), (2, 2000), (8, 1000)])
-def test_many_passes_ask_for_fewer_ids_unless_the_text_is_prepared(passes, n_vocab):
-    text = TextSize.in_pairs(200_000, 128)
-    assert text.for_passes(passes, 128).n_vocab == n_vocab
-    assert replace(text, is_prepared=True).for_passes(passes, 128).n_vocab == 2000
+def test_many_passes_ask_for_fewer_ids(passes, n_vocab):
+    assert TextSize.in_pairs(200_000, 128, passes).n_vocab == n_vocab
 
 
 # Measuring a step
@@ -187,7 +186,7 @@ def climb(seconds, text_of=None, *, kept=(), trainer=TRAINER, **sizes):
     del model["vocab_size"]
     optimizer = SimpleNamespace(build=lambda model: torch.optim.AdamW(model.parameters()))
     settings = SimpleNamespace(model=ModelSettings(**model), trainer=trainer, optimizer=optimizer)
-    text_of = text_of or (lambda width: TextSize.in_pairs(LARGE, width))
+    text_of = text_of or partial(TextSize.in_pairs, LARGE)
     return ladder.climb_ladder(settings, OPEN - {*kept}, text_of, seconds)
 
 
@@ -262,7 +261,7 @@ def test_heads_that_are_kept_decide_the_widths(machine):
 
 def test_a_small_text_limits_weights_and_passes(machine):
     # 200,000 bytes allow 1,600,000 weights: two blocks of width 192 have 812,000, three of width 256 have 2,158,000.
-    rungs = climb(10**9, lambda width: TextSize.in_pairs(200_000, width))
+    rungs = climb(10**9, partial(TextSize.in_pairs, 200_000))
     assert widths(rungs) == [96, 128, 192]
     assert {rung.config.vocab_size for rung in rungs} == {512}  # 2200 / 20 ** 0.5 = 492
     n_tokens = rungs[-1].n_steps * 2048

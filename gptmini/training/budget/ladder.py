@@ -61,7 +61,7 @@ class Rung:
 def climb_ladder(
     settings: Settings,
     open_keys: Collection[str],
-    text_of: Callable[[int], TextSize],
+    text_of: Callable[[int, float], TextSize],
     seconds: float,
 ) -> list[Rung]:
     """Return the rungs in order of increasing width. Stop after the first rung that is not the best so far.
@@ -69,7 +69,7 @@ def climb_ladder(
     Also stop at a width that does not fit into memory or has too many weights for the text.
 
     Only values of open_keys may be chosen, for example of model.d_model. The function text_of returns the size of the
-    text for a width, because the vocabulary may depend on the width. The run may train for `seconds`.
+    text for a width and a number of passes, because the vocabulary may depend on both. The run may train for `seconds`.
 
     Raises pydantic.ValidationError if no width fits the values of the keys that are not open. Raises the error of the
     full memory if no width fits into memory.
@@ -77,7 +77,7 @@ def climb_ladder(
     rungs: list[Rung] = []
     widths = WIDTHS if "model.d_model" in open_keys else (settings.model.d_model,)
     for width in widths:
-        text = text_of(width)
+        text = text_of(width, 1.0)
         try:
             config = _sizes(settings.model, open_keys, width).with_vocab_size(text.n_vocab)
         except ValidationError:  # the fixed number of heads does not divide this width
@@ -88,7 +88,7 @@ def climb_ladder(
         if rungs and n_block_weights(config) > MOST_WEIGHTS * text.n_bytes:
             break
         try:
-            rungs.append(_rung(settings, open_keys, text, config, seconds))
+            rungs.append(_rung(settings, open_keys, text_of, config, seconds))
         except (RuntimeError, MemoryError) as error:
             if not rungs or not ran_out_of_memory(error):
                 raise
@@ -128,11 +128,12 @@ def _sizes(model: ModelSettings, open_keys: Collection[str], width: int) -> Mode
 def _rung(
     settings: Settings,
     open_keys: Collection[str],
-    text: TextSize,
+    text_of: Callable[[int, float], TextSize],
     config: GPTConfig,
     seconds: float,
 ) -> Rung:
     """Time a step of a model, with the first number of tokens per step that suits the time."""
+    text = text_of(config.d_model, 1.0)
     n_weights = n_block_weights(config)
     trainer = settings.trainer
 
@@ -154,7 +155,7 @@ def _rung(
             break
 
     n_read = n_steps * tokens_a_step * text.bytes_per_token
-    suited = text.for_passes(n_read / text.n_bytes, config.d_model)
+    suited = text_of(config.d_model, n_read / text.n_bytes)
     return Rung(
         config=replace(config, vocab_size=suited.n_vocab),
         global_batch_size=trainer.global_batch_size,

@@ -19,7 +19,6 @@ class TextSize:
     n_bytes: int
     n_vocab: int
     bytes_per_token: float
-    is_prepared: bool  # whether its tokens exist, so that the vocabulary cannot change
 
     @classmethod
     def in_pairs(cls, n_bytes: int, width: int, passes: float = 1.0) -> "TextSize":
@@ -34,7 +33,6 @@ class TextSize:
             n_bytes=n_bytes,
             n_vocab=n_vocab,
             bytes_per_token=BYTES_OF_PAIRS * math.log(n_vocab),
-            is_prepared=False,
         )
 
     @classmethod
@@ -44,12 +42,7 @@ class TextSize:
             n_bytes=store.n_bytes("train"),
             n_vocab=store.tokenizer.n_vocab,
             bytes_per_token=1 / store.tokens_per_byte("train"),
-            is_prepared=True,
         )
-
-    def for_passes(self, passes: float, width: int) -> "TextSize":
-        """Return the size with the vocabulary that suits a number of passes."""
-        return self if self.is_prepared else self.in_pairs(self.n_bytes, width, passes)
 
     def worth(self, n_read: float) -> float:
         """Return how many bytes of new text are worth as much as reading n_read bytes of this text, again and again."""
