@@ -18,7 +18,7 @@ from gptmini.console.printing import command_line, sampling_command
 from gptmini.data import TokenStore, without_marks
 from gptmini.interop import choose_architecture
 from gptmini.job.result import callbacks_of, checkpoints_of, early_stop
-from gptmini.model import GPT, GPTConfig
+from gptmini.model import GPT
 from gptmini.runs import Run, has_checkpoint
 from gptmini.system.errors import UserError
 from gptmini.tokenizer import END_OF_TEXT
@@ -91,12 +91,20 @@ class Announcer:
         self, store: TokenStore, model: GPT, settings: TrainerSettings, *, prepared_now: bool
     ) -> None:
         """Print the data and the size of the model, which may be on the meta device."""
-        self._print_data(store, prepared_now=prepared_now)
+        self.print_topic(
+            "data",
+            f"{store.folder}, {'prepared now' if prepared_now else 'prepared before'}",
+            f"{store.n_tokens('train'):,} training tokens, {store.n_tokens('val'):,} validation tokens; "
+            f"{store.bytes_per_token('train'):.2f} bytes per token",
+        )
         self._print_long_chats(store, model.config.context_length)
         self._print_passes(store, settings, model.config.context_length)
         work = with_prefix(model.flops_per_token, "FLOP")
         self.print_topic("model", f"{model.n_parameters:,} parameters, {work} per token")
-        self._print_if_not_exportable(model.config)
+        try:
+            choose_architecture(model.config)
+        except UserError as error:
+            self.print_topic("", f"the model cannot be exported to other programs: {error}")
 
     def print_setup(self, module: GPTModule, settings: Settings, *, is_new: bool) -> None:
         """Print the origin of the weights, the machine and the batch of a run. `is_new` means before its first step."""
@@ -114,12 +122,6 @@ class Announcer:
         self.print_topic("machine", str(module.hardware))
         self._print_batch(module.settings)
 
-    def _print_if_not_exportable(self, config: GPTConfig) -> None:
-        try:
-            choose_architecture(config)
-        except UserError as error:
-            self.print_topic("", f"the model cannot be exported to other programs: {error}")
-
     def _print_frozen(self, model: GPT) -> None:
         frozen = [name for name, weight in model.named_parameters() if not weight.requires_grad]
         if frozen:
@@ -128,17 +130,6 @@ class Announcer:
         if "embedding.weight" in frozen and model.config.tie_embeddings:
             line = "the frozen embedding is also the unembedding (model.tie_embeddings=true)"
             self.print_topic("", line)
-
-    def _print_data(self, store: TokenStore, *, prepared_now: bool) -> None:
-        origin = "prepared now" if prepared_now else "prepared before"
-        n_train = store.n_tokens("train")
-        n_val = store.n_tokens("val")
-        self.print_topic(
-            "data",
-            f"{store.folder}, {origin}",
-            f"{n_train:,} training tokens, {n_val:,} validation tokens; "
-            f"{store.bytes_per_token('train'):.2f} bytes per token",
-        )
 
     def _print_long_chats(self, store: TokenStore, context: int) -> None:
         """Warn if more than 5 % of the training chats are longer than the context."""
@@ -222,7 +213,16 @@ class Announcer:
         if reason.stopped_by is not None:
             self._print_stop(reason, trainer.global_step, run)
             return
-        self._print_done(trainer, run, seconds=seconds)
+        n_steps = trainer.global_step - run.step
+        noun = "step" if n_steps == 1 else "steps"
+        self.print_topic("done", f"{n_steps} {noun} in {duration(seconds)}")
+        if trainer.global_step < trainer.max_steps:
+            _, why = early_stop(trainer)
+            self.print_topic(
+                "early",
+                f"at step {trainer.global_step} of {trainer.max_steps}: {why}",
+                f"to continue: {resume_command(run, self.request)}",
+            )
         self.print_topic("losses", *self.console.final_table())
 
         callbacks = callbacks_of(trainer)
@@ -250,14 +250,7 @@ class Announcer:
 
     def _print_better(self, module: GPTModule) -> None:
         """Print a command that trains a better model, if the law of budget= predicts a clearly lower loss for it."""
-        typed = (
-            "trainer.max_steps",
-            "trainer.max_time",
-            "epochs",
-            "budget",
-            "experiment",
-            "init_from",
-        )
+        typed = ("trainer.max_steps", "trainer.max_time", "epochs", "budget", "experiment")
         if any(self.request.has(key) for key in typed) or module.origin is not None:
             return
         n_weights = n_block_weights(module.model.config)
@@ -275,18 +268,6 @@ class Announcer:
                 "better",
                 command_line("train", *self.request.overrides, steps),
                 f"predicted: {gain:.0%} fewer bits per byte, in {LONGER} times the time",
-            )
-
-    def _print_done(self, trainer: Trainer, run: Run, *, seconds: float) -> None:
-        n_steps = trainer.global_step - run.step
-        noun = "step" if n_steps == 1 else "steps"
-        self.print_topic("done", f"{n_steps} {noun} in {duration(seconds)}")
-        if trainer.global_step < trainer.max_steps:
-            _, reason = early_stop(trainer)
-            self.print_topic(
-                "early",
-                f"at step {trainer.global_step} of {trainer.max_steps}: {reason}",
-                f"to continue: {resume_command(run, self.request)}",
             )
 
     def _print_best(self, best: Best | None, module: GPTModule) -> None:

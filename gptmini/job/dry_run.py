@@ -54,8 +54,7 @@ def dry_run(settings: Settings, request: UserRequest) -> None:
         settings, store, prepared_now, chosen = open_run_tokens(settings, request, None, watcher)
         logger = ConsoleLogger(Screen(console), settings.trainer.max_steps)
         announcer = Announcer(logger, request, loggers=())
-        if chosen:
-            announcer.print_topic("auto" if root.budget is None else "budget", *chosen)
+        announcer.print_topic("auto" if root.budget is None else "budget", *chosen)
         model = meta_gpt(settings.model.with_vocab_size(store.tokenizer.n_vocab))
         announcer.print_sizes(store, model, settings.trainer, prepared_now=prepared_now)
         n_bytes = BYTES_PER_FROZEN_PARAMETER if root.frozen_prefixes else BYTES_PER_PARAMETER

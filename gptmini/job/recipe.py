@@ -1,5 +1,6 @@
 """Replace the word auto in the settings of a new run by values that suit the number of passes over its text."""
 
+import math
 from collections.abc import Collection
 from dataclasses import replace
 from typing import TypeVar
@@ -53,13 +54,18 @@ def with_recipe(
     n_bytes = store.n_bytes("train")
     tokens_a_step = settings.trainer.global_batch_size * settings.model.context_length
     n_steps = settings.trainer.max_steps
-    if "trainer.max_steps" in settings.auto_keys:
+    if settings.root.epochs is not None:
+        n_steps = math.ceil(settings.root.epochs * store.n_tokens("train") / tokens_a_step)
+    elif "trainer.max_steps" in settings.auto_keys:
         n_steps = steps_for(n_bytes, tokens_a_step)
     passes = n_steps * tokens_a_step / store.n_tokens("train")
 
     recipe = recipe_for(1.0 if settings.root.init_from is not None else passes, n_steps)
     values = {VOCABULARY: store.tokenizer.n_vocab, "trainer.max_steps": n_steps, **recipe}
-    settings = build_settings(settings.plain, {key: values[key] for key in settings.auto_keys})
+    changes = {key: values[key] for key in settings.auto_keys}
+    # A resumed run may change its number of steps. A stored epochs= would then be wrong.
+    changes |= {"epochs": None, "trainer.max_steps": n_steps}
+    settings = build_settings(settings.plain, changes)
 
     if not auto:
         return settings, []

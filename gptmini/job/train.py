@@ -4,7 +4,6 @@ The steps are: build the callbacks, launch the ranks, open the run's folder, pre
 batches and the trainer, train the model, and return the result. This file imports torch.
 """
 
-import math
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -127,8 +126,7 @@ def _train(
             settings.trainer.validation_due,
         )
         announcer = Announcer(console_logger, request, loggers)
-        if chosen:
-            announcer.print_topic("auto" if settings.root.budget is None else "budget", *chosen)
+        announcer.print_topic("auto" if settings.root.budget is None else "budget", *chosen)
         log_setup(loggers, settings, module, run)
         announcer.print_start(run, module, settings, prepared_now=prepared_now)
         loggers = [*loggers, console_logger]
@@ -160,13 +158,6 @@ def open_run_tokens(
         settings = with_vocabulary(settings, corpus)
     store, prepared_now = open_tokens(settings, request, state, watcher=watcher, corpus=corpus)
     settings = fit_context(settings, request, store, watcher)
-    root = settings.root
-    if root.epochs is not None and root.resume is None:
-        tokens_a_step = settings.trainer.global_batch_size * settings.model.context_length
-        n_steps = math.ceil(root.epochs * store.n_tokens("train") / tokens_a_step)
-        # A resumed run may change its number of steps. A stored epochs= would then be wrong.
-        changes = {"epochs": None, "trainer.max_steps": n_steps}
-        settings = build_settings(settings.plain, changes)
     settings, lines = with_recipe(settings, store, auto)
     return settings, store, prepared_now, lines
 
