@@ -82,7 +82,10 @@ def main(arguments: list[str]) -> None:
         folder = find_prepared(folder, run)
     store = None
     if folder is not None and (folder / "meta.json").is_file():
-        store = TokenStore(folder)
+        try:
+            store = TokenStore(folder)
+        except UserError as error:  # the model can continue text without its training text
+            print_note(f"note: {error}")
     if options.copies and store is None:
         raise UserError(
             f"--copies requires the training text, but {folder or run} does not have it"

@@ -12,7 +12,7 @@ from gptmini.checkpoint import TrainingState
 from gptmini.configuration.compose import as_override
 from gptmini.configuration.init_from import takes_finetune
 from gptmini.configuration.keys import user_component_overrides
-from gptmini.configuration.request import UserRequest
+from gptmini.configuration.request import UserRequest, key_of
 from gptmini.console.numbers import duration, rounded, with_prefix
 from gptmini.console.printing import command_line, sampling_command
 from gptmini.data import TokenStore, without_marks
@@ -250,8 +250,9 @@ class Announcer:
 
     def _print_better(self, module: GPTModule) -> None:
         """Print a command that trains a better model, if the law of budget= predicts a clearly lower loss for it."""
-        typed = ("trainer.max_steps", "trainer.max_time", "epochs", "budget", "experiment")
-        if any(self.request.has(key) for key in typed) or module.origin is not None:
+        typed = self.request.in_all_starts()
+        chosen = {"trainer.max_steps", "trainer.max_time", "epochs", "budget", "experiment"}
+        if module.origin is not None or chosen & {key_of(line) for line in typed}:
             return
         n_weights = n_block_weights(module.model.config)
         text = TextSize.of(module.store)
@@ -266,7 +267,7 @@ class Announcer:
             steps = f"trainer.max_steps={LONGER * n_steps}"
             self.print_topic(
                 "better",
-                command_line("train", *self.request.overrides, steps),
+                command_line("train", *typed, steps),
                 f"predicted: {gain:.0%} fewer bits per byte, in {LONGER} times the time",
             )
 

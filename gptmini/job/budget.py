@@ -175,6 +175,7 @@ def keys_to_choose(settings: Settings, request: UserRequest) -> frozenset[str]:
         of_source = settings.root.init_from is not None and group in ("model", "tokenizer")
         is_duration = key in ("trainer.max_steps", "trainer.val_every_steps")
         is_set = request.has(key) or (not is_duration and is_chosen_by_experiment(key, request))
+        is_set = is_set and key not in settings.auto_keys
         if name in settings.plain[group] and not of_source and not is_set:
             chosen.append(key)
     return frozenset(chosen)

@@ -72,8 +72,9 @@ def with_recipe(
     parts = []
     for key in sorted(auto):
         group, _, name = key.partition(".")
-        parts.append(f"{name} {settings.plain[group][name]}")
-    return settings, [
-        f"values for {rounded(passes)} passes over {with_prefix(n_bytes, 'B')} of text:",
-        ", ".join(parts),
-    ]
+        value = settings.plain[group][name]
+        parts.append(f"{name} {'null' if value is None else value}")
+    reason = f"{rounded(passes)} passes over {with_prefix(n_bytes, 'B')} of text"
+    if settings.root.init_from is not None:
+        reason = "trained weights, as for one pass"
+    return settings, [f"values for {reason}:", ", ".join(parts)]

@@ -147,7 +147,7 @@ def open_run_tokens(
 ) -> tuple[Settings, TokenStore, bool, Sequence[str]]:
     """Open or prepare the tokens of a run. For a new run, apply budget= and epochs=, and fit the context of init_from=.
 
-    Return the settings of the run, its tokens, whether this call prepared them, and lines about the choice of budget=.
+    Return the settings of the run, its tokens, whether this call prepared them, and lines about the chosen values.
     """
     if settings.root.budget is not None and settings.root.resume is None:
         return BudgetChooser(settings, request, watcher).choose()

@@ -1,11 +1,14 @@
 """Commands with auto: what a run and a preparation choose, print and store."""
 
 import re
+from pathlib import Path
 
 import pytest
 import yaml
 
-from run_folders import config_of, newest
+from gptmini.data import TokenStore
+from gptmini.job import budget
+from run_folders import config_of, last, newest
 
 TEXT = "data=text", "data.path=my.txt"
 QUIET = ("callbacks.samples=null", "callbacks.pictures=null", "logger=none")
@@ -47,6 +50,33 @@ def test_a_run_prints_and_stores_plain_numbers(often, script):
     for group in ("model", "optimizer", "schedule", "tokenizer"):
         assert again[group] == config[group]
     assert again["trainer"] == config["trainer"] | {"max_steps": 201}
+
+
+def test_a_run_that_was_stored_without_the_newer_keys_goes_on_without_them(script, trained):
+    path = trained / "config.yaml"
+    config = yaml.safe_load(path.read_text())
+    del config["trainer"]["ema_steps"]
+    path.write_text(yaml.safe_dump(config))
+    assert script("train", f"resume={trained}", "trainer.max_steps=6").code == 0
+    states = last(trained)["optimizer_states"][0]["state"].values()
+    assert all("other_weights" not in state for state in states)
+
+
+@pytest.mark.parametrize("key", ["tokenizer.vocab_size", "trainer.max_steps"])
+def test_budget_chooses_what_is_typed_as_auto(script, key, monkeypatch):
+    monkeypatch.setattr(budget, "CHOSEN_SECONDS", 0.2)
+    typed = ("callbacks=none", "budget=20s", "--cfg", "job")
+    chosen = yaml.safe_load(script("train", *TEXT, *typed, f"{key}=auto").out)
+    assert chosen["tokenizer"]["vocab_size"] == 512
+    assert chosen["trainer"]["max_steps"] == 100  # at least 100 steps, although 40 passes are fewer
+
+
+def test_the_texts_of_a_mixture_get_a_vocabulary_for_their_passes(script):
+    sources = "data.sources={a: {path: my.txt, weight: 1}}"
+    shown = script("prepare", "data=mixture", sources, *TINY, "trainer.max_steps=300")
+    assert shown.code == 0
+    (meta,) = Path("data").glob("mixture-*/meta.json")
+    assert TokenStore(meta.parent).tokenizer.n_vocab <= 512
 
 
 def test_numbers_win(script):

@@ -103,3 +103,13 @@ def test_the_place_of_a_part(store):
         == find_copies(store.tokenizer.encode(first[::-1]), store).share
         == 0
     )
+
+
+def test_a_text_of_one_repeated_token_is_searched_in_little_time(tmp_path):
+    # A search that compares every pair of places would take minutes.
+    rows = ("-" * 79 + "\n") * 20_000
+    store, _ = prepare(Documents([rows], ["held out"]), byte, tmp_path)
+    dashes = [ord("-")] * 200
+    found = find_copies(dashes, store)
+    assert (found.share, len(found.text)) == (1.0, 79)
+    assert find_copies(store.tokens("train")[40:340].tolist(), store).share == 1.0

@@ -74,6 +74,7 @@ class Mixture(LinkedCorpus):
         """
         self.name = name
         self.sources = [_source(key, settings, val_fraction) for key, settings in sources.items()]
+        self.is_text = all(isinstance(source.data, TextCorpus) for source in self.sources)
         # The texts that the current or last reading has begun to read.
         self._begun: list[TextCorpus] = []
 

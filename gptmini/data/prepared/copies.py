@@ -15,7 +15,6 @@ import numpy as np
 from gptmini.console.table import cut
 from gptmini.data.prepared.ids import Ids, without_marks
 from gptmini.data.prepared.store import TokenStore
-from gptmini.tokenizer import common_prefix_length
 
 LEAST_TOKENS = 8
 LEAST_CHARACTERS = 32
@@ -46,7 +45,7 @@ class Copies(NamedTuple):
         """Return the share and the start of the longest part."""
         line = f"{100 * self.share:.0f} % of the sample"
         if self.longest is not None:
-            start = cut(" ".join(self.text.split()), SHOWN)
+            start = cut(self.text, SHOWN)
             line += (
                 f", longest {len(self.text)} characters: {json.dumps(start, ensure_ascii=False)}"
             )
@@ -96,18 +95,31 @@ def runs_in(ids: Sequence[int], training: Ids, length: int) -> list[Span]:
     for first in range(0, len(training), CHUNK):
         chunk = without_marks(np.asarray(training[first : first + CHUNK + len(ids)]))
         hashes = window_hashes(chunk, length)[:CHUNK]
-        for place in np.flatnonzero(is_near[hashes >> np.uint64(48)]).tolist():
-            for start in starts_of.get(int(hashes[place]), ()):
+        near = np.flatnonzero(is_near[hashes >> np.uint64(48)])
+        hashes = hashes[near]
+        for value, starts in starts_of.items():
+            places = near[hashes == value]
+            before = chunk[places - 1]
+            for start in starts:
+                # The other places are inside a longer run.
+                begins = (places == 0) | (before != ids[start - 1]) if start > 0 else slice(None)
+                place, n_equal = longest_run(ids[start:], chunk, places[begins])
                 known = spans.get(start)
-                if known is not None and known.end == len(ids):
-                    continue
-                if start > 0 and place > 0 and ids[start - 1] == chunk[place - 1]:
-                    continue  # inside a longer run
-                there = chunk[place : place + len(ids)].tolist()
-                n_equal = common_prefix_length(ids[start:], there)
                 if n_equal >= length and (known is None or known.end < start + n_equal):
                     spans[start] = Span(start, start + n_equal, first + place)
     return [spans[start] for start in sorted(spans)]
+
+
+def longest_run(ids: Sequence[int], chunk: np.ndarray, places: np.ndarray) -> tuple[int, int]:
+    """Return the place where most of the ids stand in the chunk, of these places, and the number of these ids."""
+    place = n_equal = 0
+    for number, token in enumerate(ids):
+        places = places[places + number < len(chunk)]
+        places = places[chunk[places + number] == token]
+        if not len(places):
+            break
+        place, n_equal = int(places[0]), number + 1
+    return place, n_equal
 
 
 def window_hashes(ids: np.ndarray, length: int) -> np.ndarray:
