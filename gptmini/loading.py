@@ -95,9 +95,8 @@ def checkpoint_source(path: str | Path) -> ModelSource:
     try:
         return _unchecked_source(path)
     except UserError:
-        checkpoint.read_checkpoint(
-            path, mapped=True
-        )  # if the file is damaged, its checksums say so
+        # If the file is damaged, its checksums say so.
+        checkpoint.read_checkpoint(path, mapped=True)
         raise
 
 

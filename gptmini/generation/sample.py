@@ -50,9 +50,8 @@ class TextPiece(NamedTuple):
     # When the sample ends: 'end_of_text', 'stop', 'length', or in Session.step 'not_finite'. Otherwise None.
     finish: str | None
     offset: int = 0  # number of characters in the sample before this token
-    likeliest: Sequence[
-        tuple[int, float]
-    ] = ()  # most probable tokens, each with its log-probability
+    # Most probable tokens, each with its log-probability.
+    likeliest: Sequence[tuple[int, float]] = ()
 
 
 class Sample:

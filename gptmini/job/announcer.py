@@ -42,11 +42,9 @@ from gptmini.training import (
 # A finished run suggests this many times its steps, if this lowers the predicted loss by more than WORTH_IT.
 LONGER = 4
 WORTH_IT = 0.02
-# The suggested prompt: the number of held-out tokens to read it from, and its maximum number of characters.
-PROMPT_TOKENS = 64
-PROMPT_LENGTH = 40
+PROMPT_TOKENS = 64  # number of held-out tokens to read the suggested prompt from
 # A prompt is a part of the text, so a tokenizer of characters can encode it. Without punctuation, it needs no escapes.
-WORDS = re.compile(r"\w+( \w+){1,4}")
+WORDS = re.compile(r"\b\w{1,20}( \w{1,20}){1,4}\b")
 # The page with all charts. TensorBoard uses port 6006 unless another program uses this port.
 TENSORBOARD_PAGE = "http://localhost:6006/#custom_scalars"
 
@@ -287,13 +285,8 @@ def prompt_option(store: TokenStore) -> list[str]:
     """Return the option --prompt of gptmini sample with the first words of the held-out text, if it has any."""
     ids = without_marks(store.tokens("val")[:PROMPT_TOKENS])
     text = store.tokenizer.decode(ids.tolist()).replace(END_OF_TEXT, "\n")
-    words = WORDS.search(text) or re.search(r"\w+", text)
-    if words is None:
-        return []
-    prompt = words[0]
-    if len(prompt) > PROMPT_LENGTH:
-        prompt = prompt[: PROMPT_LENGTH + 1].rpartition(" ")[0] or prompt[:PROMPT_LENGTH]
-    return ["--prompt", prompt]
+    words = WORDS.search(text) or re.search(r"\w{1,40}", text)
+    return [] if words is None else ["--prompt", words[0]]
 
 
 def resume_command(run: Run, request: UserRequest) -> str:

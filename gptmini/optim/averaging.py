@@ -9,7 +9,6 @@ in Deep Learning".
 """
 
 import torch
-from torch import Tensor
 
 OTHER = "other_weights"
 
@@ -22,14 +21,11 @@ def update_average(optimizer: torch.optim.Optimizer, *, step: int, ema_steps: in
     are soon forgotten.
     """
     rate = max(1 / ema_steps, 9 / (step + 10))
-    parameters: list[Tensor] = []
-    averages: list[Tensor] = []
     for parameter, state in optimizer.state.items():
         if OTHER not in state:
             state[OTHER] = parameter.detach().clone()
-        parameters.append(parameter)
-        averages.append(state[OTHER])
-    torch._foreach_lerp_(averages, parameters, rate)
+    averages = [state[OTHER] for state in optimizer.state.values()]
+    torch._foreach_lerp_(averages, list(optimizer.state), rate)
 
 
 @torch.no_grad()

@@ -325,13 +325,6 @@ class GPTModule(L.LightningModule):
         self.log("val/loss", self.evaluation.loss, logger=False, sync_dist=True)
         self.log("val/bits_per_byte", self.evaluation.bits_per_byte, logger=False, sync_dist=True)
 
-    def full_model(self) -> GPT | None:
-        """Return the model with all its weights, for sampling. Return None on all processes except the first process.
-
-        Every process must call this method. Under FSDP2, the result is a copy. Otherwise it is the model itself.
-        """
-        return distributed.full_model(self.model, keep=self.trainer.is_global_zero)
-
     @property
     def tokens_per_step(self) -> int:
         """The number of training tokens of an optimizer step, over all devices."""

@@ -36,9 +36,8 @@ class TrainerSettings:
     global_batch_size: Annotated[int, Field(ge=1, le=LARGEST_BATCH)]
     batch_size: PositiveInt | Literal["auto"]  # choose_batch_size replaces 'auto'
     gradient_clip: PositiveFloat | None
-    ema_steps: PositiveInt | None = (
-        None  # the default is the value of runs that were stored without this key
-    )
+    # The default is the value of runs that were stored without this key.
+    ema_steps: PositiveInt | None = None
     val_every_steps: PositiveInt | Literal["auto"]  # validation_interval replaces 'auto'
     val_tokens: PositiveInt | None
     device: Literal["auto", "cpu", "cuda", "mps"]

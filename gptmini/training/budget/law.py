@@ -1,7 +1,7 @@
 """The scaling law that budget= uses. The law depends on the size of the text and on the size of the model."""
 
 import math
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from gptmini.data import TokenStore
 from gptmini.model import GPTConfig, meta_gpt
@@ -12,8 +12,7 @@ from gptmini.training.recipe import BYTES_OF_PAIRS, suitable_vocabulary
 PASSES_OF_WORTH = 15.4
 
 
-@dataclass(frozen=True, kw_only=True)
-class TextSize:
+class TextSize(NamedTuple):
     """The size of a training text in bytes and tokens."""
 
     n_bytes: int

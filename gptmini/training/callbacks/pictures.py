@@ -14,6 +14,7 @@ from gptmini.model import GPT, ModelSettings
 from gptmini.settings import STRICT
 from gptmini.system.errors import UserError
 from gptmini.tokenizer import REPLACEMENT
+from gptmini.training.devices.distributed import full_model
 from gptmini.training.loggers.logger import run_loggers
 from gptmini.training.module import GPTModule
 
@@ -73,7 +74,7 @@ class Pictures(L.Callback):
         """Draw and log attention, if a logger accepts images and the loss is finite."""
         if not run_loggers(trainer) or not math.isfinite(pl_module.evaluation.loss):
             return
-        model = pl_module.full_model()
+        model = full_model(pl_module.model, keep=trainer.is_global_zero)
         if model is None:
             return
         step = trainer.global_step

@@ -13,6 +13,7 @@ from gptmini.generation import Rules, generate_stream, prompt_ids
 from gptmini.settings import STRICT
 from gptmini.system.errors import UserError
 from gptmini.tokenizer import END_OF_TEXT, Tokenizer
+from gptmini.training.devices.distributed import full_model
 from gptmini.training.loggers.logger import log, run_loggers
 from gptmini.training.module import GPTModule
 
@@ -76,7 +77,7 @@ class Samples(L.Callback):
         """Generate and log the samples on the first process, unless the validation loss is not finite."""
         if not math.isfinite(pl_module.evaluation.loss):
             return
-        model = pl_module.full_model()
+        model = full_model(pl_module.model, keep=trainer.is_global_zero)
         if model is None:
             return
 
