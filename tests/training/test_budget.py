@@ -153,9 +153,8 @@ class SlowMachine:
             compute_loss,
             lambda model: Slow(model.parameters()),
             replace(TRAINER, batch_size=4, global_batch_size=4 * n_micro_steps),
-            choose_hardware("cpu", "fp32", False),
+            replace(choose_hardware("cpu", "fp32", False), compile=is_compiled),
             seconds=seconds,
-            is_compiled=is_compiled,
         )
 
 

@@ -34,7 +34,6 @@ def measure_step(
     hardware: Hardware,
     *,
     seconds: float = 0.0,
-    is_compiled: bool = False,
 ) -> tuple[float, float]:
     """Return the median seconds per optimizer step on one device, and the seconds of the warm-up.
 
@@ -49,10 +48,9 @@ def measure_step(
 
     Args:
         compute_loss: a function that returns the loss of a micro-step from its tokens and targets, (B, T) each, and
-            from the keys of dropout, (B,), or None.
+            from the keys of dropout, (B,), or None. Compiled code only suits micro-steps of batch_size sequences.
         trainer: the settings; batch_size must be a number.
         seconds: how long to measure. At least one step is measured.
-        is_compiled: whether compute_loss is compiled. Its code only suits micro-steps of batch_size sequences.
     """
     model.to(hardware.device).train()
     optimizer = make_optimizer(model)
@@ -82,7 +80,7 @@ def measure_step(
         return clock(hardware.device) - began
 
     # One sequence is enough for a warm-up. A micro-step of a large model on a CPU can take longer than a short run.
-    warm_up = micro_step(windows if is_compiled else windows[:1], is_last=True)
+    warm_up = micro_step(windows if hardware.compile else windows[:1], is_last=True)
     times: list[float] = []
     spent = 0.0
     while not times or spent < seconds:
@@ -102,7 +100,6 @@ def measure_module(module: GPTModule, *, seconds: float) -> tuple[float, float]:
         module.settings,
         module.hardware,
         seconds=seconds,
-        is_compiled=module.hardware.compile,
     )
 
 
