@@ -52,7 +52,7 @@ def dry_run(settings: Settings, request: UserRequest) -> None:
     console = make_console(settings.root.console)
     with show_progress(console, topic="data") as watcher:
         settings, store, prepared_now, chosen = open_run_tokens(settings, request, None, watcher)
-        logger = ConsoleLogger(Screen(console), settings.trainer.max_steps)
+        logger = ConsoleLogger(Screen(console), settings.trainer)
         announcer = Announcer(logger, request, loggers=())
         announcer.print_topic("auto" if root.budget is None else "budget", *chosen)
         model = meta_gpt(settings.model.with_vocab_size(store.tokenizer.n_vocab))

@@ -119,12 +119,7 @@ def _train(
             }
         )
 
-        console_logger = ConsoleLogger(
-            Screen(console, run.log),
-            settings.trainer.max_steps,
-            run.lines,
-            settings.trainer.validation_due,
-        )
+        console_logger = ConsoleLogger(Screen(console, run.log), settings.trainer, run.lines)
         announcer = Announcer(console_logger, request, loggers)
         announcer.print_topic("auto" if settings.root.budget is None else "budget", *chosen)
         log_setup(loggers, settings, module, run)

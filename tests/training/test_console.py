@@ -12,6 +12,8 @@ from rich.console import Console
 from gptmini.console.terminal import Screen
 from gptmini.training.callbacks.scalars import Scalars
 from gptmini.training.loggers.console import ConsoleLogger, sparkline
+from gptmini.training.trainer_settings import TrainerSettings
+from training.runs import SETTINGS
 
 LOSSES = (5.25, 4.75, 4.875, 4.5)  # of validations after 10, 20, 30 and 40 steps
 TRAINED = {"train/loss": 4.4375, "work/tokens_per_second": 12345.6, "train/tokens": 1_234_567_890}
@@ -25,6 +27,11 @@ class Encoded(io.TextIOWrapper):
 
     def text(self):
         return self.buffer.getvalue().decode(self.encoding)
+
+
+def steps(max_steps):
+    """Settings of a run that validates only its last step."""
+    return TrainerSettings(**SETTINGS | {"max_steps": max_steps, "val_every_steps": max_steps})
 
 
 def watch(
@@ -49,7 +56,7 @@ def watch(
     console = Console(
         file=shown, force_terminal=terminal, width=80, soft_wrap=True, highlight=False
     )
-    logger = ConsoleLogger(Screen(console, kept), max_steps, before)
+    logger = ConsoleLogger(Screen(console, kept), steps(max_steps), before)
     logger._start = began and (began, 0)
 
     for i, loss in enumerate(losses, start=1):
@@ -89,7 +96,7 @@ def test_a_step_with_a_validation_has_one_line(monkeypatch):
     monkeypatch.setattr(time, "monotonic", lambda: next(now))
     kept = io.StringIO()
     console = Console(file=io.StringIO(), width=80)
-    logger = ConsoleLogger(Screen(console, kept), 4, (), lambda step: step == 4)
+    logger = ConsoleLogger(Screen(console, kept), steps(4))
     for step in (1, 2, 3, 4):
         logger.log_metrics(TRAINED, step)
     logger.log_metrics({"val/loss": 4.5}, 4)
@@ -183,7 +190,7 @@ class Recorder(L.Callback):
 
 def test_the_bar_advances_in_every_step(train):
     console = Console(file=io.StringIO(), force_terminal=True, width=80)
-    logger = ConsoleLogger(Screen(console), 6)
+    logger = ConsoleLogger(Screen(console), steps(6))
     recorder = Recorder(logger)
     # Scalars are logged after the steps 1, 4 and 6, and after the validations of the steps 3 and 6.
     callbacks = [Scalars(every_steps=4), logger.step_callback(), recorder]
@@ -211,7 +218,7 @@ def test_overfitting_is_said_once_also_if_the_run_is_resumed(val, train, said):
 
     for n_before in range(len(lines)):
         kept = io.StringIO()
-        logger = ConsoleLogger(Screen(Console(quiet=True), kept), 9, lines[:n_before])
+        logger = ConsoleLogger(Screen(Console(quiet=True), kept), steps(9), lines[:n_before])
         for line in lines[n_before:]:
             logger.log_metrics({tag: line[tag] for tag in line if tag != "step"}, line["step"])
         told = re.findall(r"step (\d)/9.*\noverfit ", kept.getvalue())

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 from lightning.pytorch.callbacks import LambdaCallback
@@ -14,6 +14,7 @@ from gptmini.console.table import aligned
 from gptmini.console.terminal import Screen
 from gptmini.runs import STEP, Line, is_number, tags_of
 from gptmini.training.loggers.logger import PlainLogger
+from gptmini.training.trainer_settings import TrainerSettings
 
 # Seconds between two plain progress lines. A user sees progress often, and the output stays short enough to read.
 PLAIN_SECONDS = 5.0
@@ -42,27 +43,21 @@ class ConsoleLogger(PlainLogger):
 
     Args:
         screen: prints on the console of the user and in train.log.
-        max_steps: number of the last optimizer step of the run.
+        settings: the number of steps, and after which steps a validation follows. Then only the validation prints.
         lines: for a resumed run, the lines of metrics.jsonl up to the step at which the run resumes.
-        validation_due: returns whether a validation follows a step. Then only the validation prints a line.
     """
 
     def __init__(
-        self,
-        screen: Screen,
-        max_steps: int,
-        lines: Sequence[Line] = (),
-        validation_due: Callable[[int], bool] = lambda step: False,
+        self, screen: Screen, settings: TrainerSettings, lines: Sequence[Line] = ()
     ) -> None:
         super().__init__()
         self.screen = screen
         self.print_line = screen.print_line  # logger.print_line calls it
-        self.max_steps = max_steps
+        self.settings = settings
         self._console = screen.console
 
         # For each validation, a dict that maps each tag to the latest value of the scalar, and "step" to the step.
         self.validations: list[dict[str, float]] = []
-        self._validation_due = validation_due
         self._latest: dict[str, float] = {}  # maps each tag to the latest value of the scalar
         self._tokens_per_step: float | None = None  # None until train/tokens is logged
         self._bar: Progress | None = None
@@ -87,10 +82,12 @@ class ConsoleLogger(PlainLogger):
         # On a terminal, every step updates the progress bar. Elsewhere, each printed line stays visible, so print fewer
         # lines.
         self.show_step(step)
-        is_progress = now - self._last_printed >= PLAIN_SECONDS and not self._validation_due(step)
+        is_progress = (
+            now - self._last_printed >= PLAIN_SECONDS and not self.settings.validation_due(step)
+        )
         if validated or is_progress:
             self._last_printed = now
-            line = Text(f"step {step}/{self.max_steps}  ")
+            line = Text(f"step {step}/{self.settings.max_steps}  ")
             line.append_text(self._progress_text(step, now, validated=validated))
             self.print_line(line, on_console=validated or not self._console.is_terminal)
         if validated and overfitting_begins(self.validations):
@@ -111,7 +108,7 @@ class ConsoleLogger(PlainLogger):
                 console=self._console,
                 transient=True,
             )
-            self._task = self._bar.add_task("", total=self.max_steps)
+            self._task = self._bar.add_task("", total=self.settings.max_steps)
             self._bar.start()
 
         text = self._progress_text(step, time.monotonic(), validated=False)
@@ -177,7 +174,7 @@ class ConsoleLogger(PlainLogger):
         start_time, start_step = self._start
         if step > start_step:
             seconds_per_step = (now - start_time) / (step - start_step)
-            seconds_left = seconds_per_step * (self.max_steps - step)
+            seconds_left = seconds_per_step * (self.settings.max_steps - step)
             parts.append(Text(f"{duration(seconds_left)} left"))
         return Text("  ").join(parts)
 
