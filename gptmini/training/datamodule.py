@@ -17,7 +17,7 @@ from gptmini.data import (
 )
 from gptmini.system.errors import UserError
 from gptmini.training.prefetch import prefetch_batches
-from gptmini.training.trainer_settings import TrainerSettings, micro_steps
+from gptmini.training.trainer_settings import TrainerSettings
 
 # On these devices a thread cuts the next batch during a step. On a CPU the thread and the step would share the cores.
 CUT_AHEAD_FOR = ("cuda",)
@@ -41,11 +41,7 @@ class TokenDataModule(L.LightningDataModule):
         self.store = store
         self.context_length = context_length
         self.seed = seed
-        self.global_batch_size = settings.global_batch_size
-        self.batch_size = settings.micro_batch_size
-        self.val_tokens = settings.val_tokens
-        # Whether all ranks need the same number of batches.
-        self.in_step = settings.strategy == "fsdp2"
+        self.settings = settings
 
         longest = store.longest_context
         if context_length > longest:
@@ -67,8 +63,8 @@ class TokenDataModule(L.LightningDataModule):
 
     def starts(self, step: int) -> list[int]:
         """Return the start positions, in the training tokens, of all windows in the global batch of a step."""
-        first = step * self.global_batch_size
-        sequences = np.arange(first, first + self.global_batch_size, dtype=np.int64)
+        size = self.settings.global_batch_size
+        sequences = np.arange(step * size, (step + 1) * size, dtype=np.int64)
         return self._starts(sequences).tolist()
 
     def _starts(self, sequences: np.ndarray) -> np.ndarray:
@@ -83,7 +79,8 @@ class TokenDataModule(L.LightningDataModule):
         first_step = self.trainer.global_step
         rank = self.trainer.global_rank
         n_ranks = self.trainer.world_size
-        n_micro_steps = micro_steps(self.global_batch_size, self.batch_size, n_ranks)
+        n_micro_steps = self.settings.n_micro_steps
+        batch_size = self.settings.micro_batch_size
 
         def windows_of(number: int) -> np.ndarray:
             # (B, T + 1) of this rank; number 0 is the first micro-batch in first_step
@@ -91,8 +88,8 @@ class TokenDataModule(L.LightningDataModule):
             sequences = step_sequences(
                 first_step + step,
                 micro_step,
-                global_batch_size=self.global_batch_size,
-                batch_size=self.batch_size,
+                global_batch_size=self.settings.global_batch_size,
+                batch_size=batch_size,
                 rank=rank,
                 n_ranks=n_ranks,
             )
@@ -103,15 +100,15 @@ class TokenDataModule(L.LightningDataModule):
             numbers = itertools.count()
             return (split_windows(windows_of(number)) for number in numbers)
 
-        return prefetch_batches(windows_of, (self.batch_size, self.context_length + 1), device)
+        return prefetch_batches(windows_of, (batch_size, self.context_length + 1), device)
 
     def _validation_batches(self) -> Iterator[tuple[Tensor, Tensor]]:
-        excerpts = self.store.excerpts("val", self.val_tokens)
+        excerpts = self.store.excerpts("val", self.settings.val_tokens)
         batches = itertools.chain.from_iterable(
             validation_windows(
                 excerpt.ids,
                 context_length=self.context_length,
-                batch_size=self.batch_size,
+                batch_size=self.settings.micro_batch_size,
                 max_tokens=excerpt.n_tokens,
             )
             for excerpt in excerpts
@@ -119,7 +116,7 @@ class TokenDataModule(L.LightningDataModule):
 
         rank = self.trainer.global_rank
         n_ranks = self.trainer.world_size
-        if self.in_step:
+        if self.settings.strategy == "fsdp2":
             of_rank = _in_step(batches, rank, n_ranks)
         else:
             of_rank = itertools.islice(batches, rank, None, n_ranks)
