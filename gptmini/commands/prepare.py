@@ -44,6 +44,7 @@ def run_job(composition: Composition) -> None:
     with show_progress(console) as watcher:
         try:
             corpus = open_corpus(settings)
+            is_auto = "tokenizer.vocab_size" in settings.auto_keys
             settings = with_vocabulary(settings, corpus)
             store, written = open_tokens(settings, request, watcher=watcher, corpus=corpus)
         except KeyboardInterrupt:
@@ -58,6 +59,9 @@ def run_job(composition: Composition) -> None:
         checked = "checksums" if store.has_checksums else "sizes"
         origin += f", all {checked} match"
     print_lines(f"{store.folder}, {origin}")
+    if is_auto:
+        n_vocab = store.tokenizer.n_vocab
+        print_lines(f"vocab {n_vocab:,} tokens, for the passes of gptmini train with the same keys")
     for split in SPLITS:
         print_lines(
             f"{split:5} {store.n_tokens(split):,} tokens, {store.n_bytes(split):,} bytes, "

@@ -6,8 +6,9 @@ import sys
 from contextlib import suppress
 from dataclasses import asdict
 from itertools import count
+from pathlib import Path
 
-from gptmini import generation
+from gptmini import data, generation
 from gptmini.commands.mistakes import one_line_errors
 from gptmini.commands.options import parse_options
 from gptmini.commands.prompts import prompt_from, prompts_from
@@ -15,7 +16,6 @@ from gptmini.commands.sample_options import DEVICE, RUN, SAMPLING, request_of
 from gptmini.commands.sample_output import answer_lines, show_jsonl, show_text
 from gptmini.configuration.messages import advising_on_memory
 from gptmini.console.printing import print_note, print_resolved_run
-from gptmini.data import SEARCHED, TokenStore, find_prepared
 from gptmini.runs import named_run
 from gptmini.settings import SAMPLE_BATCH_SIZE, SAMPLE_SEED, SAMPLE_TOKENS
 from gptmini.system.errors import UserError
@@ -60,7 +60,7 @@ def main(arguments: list[str]) -> None:
     prompts = read_prompts(options)
     request = request_of(options)
 
-    from gptmini.loading import load_for_sampling, source_of
+    from gptmini.loading import load_for_sampling
     from gptmini.tokenizer import chat_encoder_of
 
     restore_gc_and_sigint()
@@ -77,21 +77,7 @@ def main(arguments: list[str]) -> None:
                     f"note: {token} in a prompt is ordinary text; gptmini chat uses the model's chat template"
                 )
 
-    folder = source_of(run).data_folder
-    if folder is not None:
-        folder = find_prepared(folder, run)
-    store = None
-    if folder is not None and (folder / "meta.json").is_file():
-        try:
-            store = TokenStore(folder)
-        except UserError as error:  # the model can continue text without its training text
-            print_note(f"note: {error}")
-    if options.copies and store is None:
-        raise UserError(
-            f"--copies requires the training text, but {folder or run} does not have it"
-        )
-    if store is not None and store.n_tokens("train") > SEARCHED and not options.copies:
-        store = None
+    store = None if options.format == "jsonl" else training_text(run, is_required=options.copies)
 
     def write_samples(prompts: list[str], seed: int, ctrl_c: CtrlC) -> None:
         """Print samples until Ctrl-C."""
@@ -131,6 +117,33 @@ def main(arguments: list[str]) -> None:
         # Another Ctrl-C while Python exits would print a traceback.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         sys.exit(INTERRUPTED)
+
+
+def training_text(run: Path, *, is_required: bool) -> "data.TokenStore | None":
+    """Open the prepared training text of a model, to find copies in it.
+
+    If it is not required, return None for a long text, and also if the text is missing or damaged.
+    """
+    from gptmini.loading import source_of
+
+    folder = source_of(run).data_folder
+    if folder is not None:
+        folder = data.find_prepared(folder, run)
+    if folder is None or not (folder / "meta.json").is_file():
+        if is_required:
+            raise UserError(
+                f"--copies requires the training text, but {folder or run} does not have it; leave out --copies"
+            )
+        return None
+
+    try:
+        store = data.TokenStore(folder)
+    except UserError as error:  # the model can continue text without its training text
+        if is_required:
+            raise
+        print_note(f"note: {error}")
+        return None
+    return store if is_required or store.n_tokens("train") <= data.SEARCHED else None
 
 
 def read_prompts(options: argparse.Namespace) -> list[str]:

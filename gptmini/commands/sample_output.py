@@ -8,10 +8,9 @@ from contextlib import suppress
 from itertools import groupby
 from typing import Any
 
-from gptmini import generation
+from gptmini import data, generation
 from gptmini.commands.mistakes import print_error
 from gptmini.console.printing import print_note
-from gptmini.data import Copies, TokenStore, find_copies, place_of
 from gptmini.system.errors import UserError
 from gptmini.system.process import MISUSE
 from gptmini.system.signals import CtrlC
@@ -102,7 +101,7 @@ def show_text(
     pieces: "Iterable[generation.TextPiece]",
     prompts: list[str],
     num_samples: int,
-    store: TokenStore | None,
+    store: "data.TokenStore | None",
     *,
     mark: bool,
 ) -> None:
@@ -111,8 +110,8 @@ def show_text(
     A terminal gets control characters as escapes. Files and pipes get the text unchanged. The pieces of one sample must
     be consecutive, here and in show_jsonl.
 
-    After a sample, print which part of it stands in the training text, `store`. With `mark`, print the sample only when
-    it is complete, with [[ ]] around all such parts.
+    After a sample, print which part of it is copied from the training text, `store`. With `mark`, print the sample only
+    when it is complete, with [[ ]] around all such parts.
     """
     escapes = SHOWN_ON_TERMINALS if sys.stdout.isatty() else {}
     for number, of_sample in groupby(pieces, key=lambda piece: piece.sample):
@@ -134,21 +133,27 @@ def show_text(
                 print(piece.text.translate(escapes), end="\n" if piece.finish else "", flush=True)
         if store is None or not shown:
             continue
-        copies = find_copies([piece.token for piece in shown], store)
+
+        copies = data.find_copies([piece.token for piece in shown], store)
         if mark:
             print("".join(marked(shown, copies)).translate(escapes), flush=True)
-        if mark or copies.longest is not None:
-            place = "" if copies.longest is None else f" ({place_of(copies.longest, store)})"
-            print_note(f"copied   {copies}{place}")
+        if copies.longest is not None:
+            print_note(f"copied   {copies} ({data.place_of(copies.longest, store)})")
+        elif mark:
+            print_note(f"copied   {copies}")
 
 
-def marked(pieces: "Sequence[generation.TextPiece]", copies: Copies) -> Iterator[str]:
+def marked(pieces: "Sequence[generation.TextPiece]", copies: "data.Copies") -> Iterator[str]:
     """Yield the text of the pieces, with [[ ]] around copied parts. Parts that overlap are one part."""
     is_copied = {i for span in copies.spans for i in range(span.start, span.end)}
     for i, piece in enumerate(pieces):
         begins = i in is_copied and i - 1 not in is_copied
         ends = i in is_copied and i + 1 not in is_copied
-        yield f"{'[[' if begins else ''}{piece.text}{']]' if ends else ''}"
+        if begins:
+            yield "[["
+        yield piece.text
+        if ends:
+            yield "]]"
 
 
 def show_jsonl(

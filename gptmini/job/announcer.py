@@ -252,6 +252,7 @@ class Announcer:
         chosen = {"trainer.max_steps", "trainer.max_time", "epochs", "budget", "experiment"}
         if module.origin is not None or chosen & {key_of(line) for line in typed}:
             return
+
         n_weights = n_block_weights(module.model.config)
         text = TextSize.of(module.store)
         n_steps = module.settings.max_steps
@@ -266,7 +267,7 @@ class Announcer:
             self.print_topic(
                 "better",
                 command_line("train", *typed, steps),
-                f"predicted: {gain:.0%} fewer bits per byte, in {LONGER} times the time",
+                f"predicted: {100 * gain:.0f} % fewer bits per byte, in {LONGER} times the time",
             )
 
     def _print_best(self, best: Best | None, module: GPTModule) -> None:

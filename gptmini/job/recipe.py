@@ -8,13 +8,7 @@ from typing import TypeVar
 from gptmini.configuration.building import build_component, build_settings, component_of
 from gptmini.console.numbers import rounded, with_prefix
 from gptmini.data import Corpus, TokenStore
-from gptmini.training import (
-    Settings,
-    TextSettings,
-    recipe_for,
-    steps_for,
-    vocabulary_for,
-)
+from gptmini.training import Settings, TextSettings, recipe_for, steps_for, vocabulary_for
 
 T = TypeVar("T", bound=TextSettings)
 VOCABULARY = "tokenizer.vocab_size"
@@ -48,8 +42,8 @@ def with_recipe(
 ) -> tuple[Settings, list[str]]:
     """Return the settings with numbers for all keys that are auto, and lines with the values of the keys in `auto`.
 
-    With init_from=, dropout, weight decay and average are those for one pass, because decay pulls the trained weights
-    towards zero.
+    epochs= determines the number of steps. With init_from=, the other values are those for one pass, because weight
+    decay pulls the trained weights towards zero.
     """
     n_bytes = store.n_bytes("train")
     tokens_a_step = settings.trainer.global_batch_size * settings.model.context_length

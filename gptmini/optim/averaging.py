@@ -4,8 +4,7 @@ The optimizer's state of each parameter has a second copy of it, OTHER. During a
 that are trained, and OTHER is their average. During a validation, they are exchanged. In a checkpoint, the model is the
 average, and OTHER in the optimizer's state holds the weights to train on with.
 
-Source: Polyak and Juditsky 1992; with a start as in Morales-Brotons et al. 2024, "Exponential Moving Average of Weights
-in Deep Learning".
+Source: Polyak and Juditsky 1992. The rate of the first steps is that of TensorFlow's ExponentialMovingAverage.
 """
 
 import torch
@@ -21,9 +20,11 @@ def update_average(optimizer: torch.optim.Optimizer, *, step: int, ema_steps: in
     are soon forgotten.
     """
     rate = max(1 / ema_steps, 9 / (step + 10))
+
     for parameter, state in optimizer.state.items():
         if OTHER not in state:
             state[OTHER] = parameter.detach().clone()
+
     averages = [state[OTHER] for state in optimizer.state.values()]
     torch._foreach_lerp_(averages, list(optimizer.state), rate)
 

@@ -2,8 +2,8 @@
 
 Lightning calls the hooks of GPTModule in this order:
 
-    on_train_batch_start         Under FSDP2, delay the gradient reduction until the last micro-step.
-    training_step                Compute the loss of one micro-batch. Add loss / micro-steps to step_loss.
+    training_step                Compute the loss of one micro-batch. Add loss / micro-steps to step_loss. Under FSDP2,
+                                 delay the gradient reduction until the last micro-step.
     (Lightning)                  Run the backward pass of loss / micro-steps. The last micro-step averages the gradients
                                  over all ranks.
     on_before_optimizer_step     Set the learning rate.
@@ -22,7 +22,6 @@ Lightning calls the hooks of GPTModule in this order:
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import lightning as L
 import torch
@@ -144,10 +143,10 @@ class GPTModule(L.LightningModule):
         if not is_stream:
             return loss
 
-        def without_autocast(tokens: Tensor, *others: Any) -> Tensor:
+        def without_autocast(tokens: Tensor, targets: Tensor, keys: Tensor | None) -> Tensor:
             # With this precision, Lightning's autocast is used only for validation.
             with torch.autocast(tokens.device.type, enabled=False):
-                return loss(tokens, *others)
+                return loss(tokens, targets, keys)
 
         return without_autocast
 
@@ -177,16 +176,11 @@ class GPTModule(L.LightningModule):
         (optimizer,) = self.trainer.optimizers
         distributed.share_matrices(optimizer, self.model, self.device, self.trainer.world_size)
 
-    def on_train_batch_start(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
-        """Reduce the gradients only in the last micro-step."""
-        n_micro_steps = self.trainer.accumulate_grad_batches
-        micro_step = batch_idx % n_micro_steps
-        distributed.before_micro_step(self.model, is_last=micro_step == n_micro_steps - 1)
-
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
         """Return the loss of one micro-step in nats per token. Lightning divides it by the number of micro-steps."""
         n_micro_steps = self.trainer.accumulate_grad_batches
         micro_step = batch_idx % n_micro_steps
+        distributed.before_micro_step(self.model, is_last=micro_step == n_micro_steps - 1)
         loss = self.compute_loss(*batch, self._dropout_keys(micro_step))
 
         # All micro-batches have the same number of tokens. So the loss of the step is the mean of the losses of its

@@ -2,7 +2,7 @@
 
 A model that reads a text again and again memorises it. A small vocabulary keeps it from that, because a row of a rare
 token can only memorise where the token stands. So do weight decay and dropout. An average of the weights helps, because
-it forgets what single steps have memorised. All of them only hurt if all text is new. docs/results.md has the
+it forgets what single steps have memorised. A text that is read once needs none of them. docs/results.md has the
 measurements behind the numbers.
 """
 
@@ -10,16 +10,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-# Values of auto for a text that is read at most once, by the class that has the setting.
-ONE_PASS: Mapping[str, Mapping[str, int | float | None]] = {
-    "gptmini.tokenizer.BytePairSettings": {"vocab_size": 4000},
-    "gptmini.model.ModelSettings": {"dropout": 0.0},
-    "gptmini.optim.MuonSettings": {"weight_decay": 0.0},
-    "gptmini.optim.TrapezoidSchedule": {"final_fraction": 0.0, "decay_fraction": 0.7},
-    "gptmini.training.TrainerSettings": {"max_steps": 700, "ema_steps": None},
-}
-
 VOCABULARIES = (512, 1000, 2000, 4000, 8000, 16_000, 32_000)
+MOST_TOKENS = 4000  # largest vocabulary of auto
 BYTES_OF_PAIRS = 0.36  # bytes per byte-pair token, divided by ln(vocabulary size)
 
 # A run without a number of steps takes at most this many passes and steps, and at least so many steps.
@@ -42,6 +34,16 @@ EMA_SHARE = 0.1
 FINAL_A_PASS = 0.05
 MOST_FINAL = 0.3
 MANY_PASSES = 8
+DECAY_FRACTION = 0.7
+
+# Values of auto for a text that is read at most once, by the class that has the setting.
+ONE_PASS: Mapping[str, Mapping[str, int | float | None]] = {
+    "gptmini.tokenizer.BytePairSettings": {"vocab_size": MOST_TOKENS},
+    "gptmini.model.ModelSettings": {"dropout": 0.0},
+    "gptmini.optim.MuonSettings": {"weight_decay": 0.0},
+    "gptmini.optim.TrapezoidSchedule": {"final_fraction": 0.0, "decay_fraction": DECAY_FRACTION},
+    "gptmini.training.TrainerSettings": {"max_steps": MOST_STEPS, "ema_steps": None},
+}
 
 
 def one_pass_values(values: Mapping[str, Any]) -> dict[str, int | float | None]:
@@ -64,13 +66,14 @@ def vocabulary_for(n_bytes: float, n_tokens: float, *, epochs: float | None) -> 
     The run reads n_tokens, or passes over the text `epochs` times.
     """
     passes = epochs or n_tokens * BYTES_OF_PAIRS * math.log(2000) / n_bytes
-    return suitable_vocabulary(n_bytes, passes) if passes > 1 else 4000
+    return suitable_vocabulary(n_bytes, passes) if passes > 1 else MOST_TOKENS
 
 
-def suitable_vocabulary(n_bytes: float, passes: float, *, most: float = 4000) -> int:
-    """Return the number of byte-pair tokens that suits a text, at most about `most`: 4,000 for 2 MB that is read twice.
+def suitable_vocabulary(n_bytes: float, passes: float, *, most: float = MOST_TOKENS) -> int:
+    """Return the number of byte-pair tokens that suits a text, such as 4,000 for 2 MB that is read twice.
 
-    With more tokens, each is rarer, and the model memorises where it stands. With fewer, the text has more tokens.
+    The number is at most about `most`. With more tokens, each is rarer, and the model memorises where it occurs. With
+    fewer, the text has more tokens.
     """
     suitable = min(most, 2200 * (n_bytes / 200e3) ** 0.3 * max(1.0, passes / 2) ** -0.5)
     return min(VOCABULARIES, key=lambda n_vocab: abs(math.log(n_vocab / suitable)))
@@ -80,12 +83,17 @@ def recipe_for(passes: float, n_steps: int) -> dict[str, float | None]:
     """Return the other values, by key, for a run of n_steps that passes over its text so often."""
     dropout = DROPOUT_A_PASS * max(0.0, passes - FREE_PASSES)
     weight_decay = DECAY_A_PASS * max(0.0, passes - 1)
-    is_averaged = passes >= AVERAGED_PASSES
-    final_fraction = min(MOST_FINAL, FINAL_A_PASS * passes)
-    return {
+    recipe: dict[str, float | None] = {
         "model.dropout": round(min(MOST_DROPOUT, dropout), 2),
         "optimizer.weight_decay": round(min(MOST_DECAY, weight_decay), 2),
-        "trainer.ema_steps": max(1, round(EMA_SHARE * n_steps)) if is_averaged else None,
-        "schedule.final_fraction": round(final_fraction, 2) if is_averaged else 0.0,
-        "schedule.decay_fraction": 1.0 if AVERAGED_PASSES <= passes < MANY_PASSES else 0.7,
+        "trainer.ema_steps": None,
+        "schedule.final_fraction": 0.0,
+        "schedule.decay_fraction": DECAY_FRACTION,
     }
+
+    if passes >= AVERAGED_PASSES:
+        recipe["trainer.ema_steps"] = max(1, round(EMA_SHARE * n_steps))
+        recipe["schedule.final_fraction"] = round(min(MOST_FINAL, FINAL_A_PASS * passes), 2)
+        if passes < MANY_PASSES:
+            recipe["schedule.decay_fraction"] = 1.0
+    return recipe

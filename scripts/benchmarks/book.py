@@ -44,16 +44,14 @@ def options(parser: argparse.ArgumentParser) -> None:
     add("--texts", type=Path, help="folder with the texts")
     add("--before", type=Path, help="checkout of the earlier version")
     add("--seconds", type=int, nargs="+", default=[60, 180], help="times (default: %(default)s)")
-    add("--names", nargs="+", default=[*TEXTS], help="texts to measure (default: all)")
+    add("--names", nargs="+", choices=[*TEXTS], default=[*TEXTS], help="texts (default: all)")
     parser.set_defaults(turns=1)
 
 
 def measure(table: Table, arguments: argparse.Namespace) -> None:
     """Train on each text for each time, first with the earlier checkout and then with this one."""
     for seconds in arguments.seconds:
-        ratios = []
-        for name in arguments.names:
-            ratios += [ratio_of(table, arguments, name, seconds)]
+        ratios = [ratio_of(table, arguments, name, seconds) for name in arguments.names]
         table.add(f"{seconds} s: mean of now / before", fmean(ratios), goal="at most 0.97")
 
 
@@ -62,7 +60,7 @@ def ratio_of(table: Table, arguments: argparse.Namespace, name: str, seconds: in
     text = [line.replace("path=", f"path={given(arguments, 'texts')}/") for line in TEXTS[name]]
     if "data=pydoc" not in text:
         text = ["data=text", "data.val_fraction=0.1", *text]
-    sizes = [line for line in SIZES if "char" not in str(text) or "vocab" not in line]
+    sizes = SIZES[1:] if "tokenizer=char" in text else SIZES  # characters have no vocab_size
     kinds = {
         "before": (given(arguments, "before"), sizes),
         "before, with sizes of budget=": (given(arguments, "before"), []),

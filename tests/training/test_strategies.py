@@ -18,7 +18,7 @@ from training.watchers import Figures
 
 N_STEPS = 6
 # In float64, the order of summing gradients has no visible effect. Dropout depends on the sequence only.
-EXACT = {"dtype": torch.float64, "max_steps": N_STEPS, "dropout": 0.2}
+EXACT = {"dtype": torch.float64, "max_steps": N_STEPS, "dropout": 0.2, "ema_steps": 3}
 
 assert_close = partial(torch.testing.assert_close, atol=1e-11, rtol=0)
 
