@@ -11,8 +11,7 @@ from gptmini.console.printing import print_lines
 from gptmini.console.table import aligned, cut
 from gptmini.console.terminal import make_console, show_progress
 from gptmini.data import SPLITS, TokenStore, inspect_split
-from gptmini.job.recipe import with_vocabulary
-from gptmini.job.tokens import open_corpus, open_tokens
+from gptmini.job.tokens import open_corpus, open_tokens, with_vocabulary
 from gptmini.key_table import keys_with
 from gptmini.system.errors import UserError
 from gptmini.system.process import restore_gc_and_sigint
@@ -61,7 +60,7 @@ def run_job(composition: Composition) -> None:
     print_lines(f"{store.folder}, {origin}")
     if is_auto:
         n_vocab = store.tokenizer.n_vocab
-        print_lines(f"vocab {n_vocab:,} tokens, for the passes of gptmini train with the same keys")
+        print_lines(f"vocab {n_vocab:,} tokens, which suit the size of the text")
     for split in SPLITS:
         print_lines(
             f"{split:5} {store.n_tokens(split):,} tokens, {store.n_bytes(split):,} bytes, "

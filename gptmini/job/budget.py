@@ -84,18 +84,18 @@ class BudgetChooser:
         text = TextSize.of(store)
         # With init_from=, the sizes of the model are fixed.
         if not rungs and any(key.startswith("model.") for key in self.open_keys):
-            rungs = self._choose_sizes(lambda width, passes: text)
+            rungs = self._choose_sizes(lambda width: text)
         tokens_a_second = self._choose_steps(store, text)
         auto = self.settings.auto_keys - self.open_keys
         self.settings, of_recipe = with_recipe(self.settings, store, auto)
         lines = lines_of(self.settings, text, rungs, tokens_a_second)
         return self.settings, store, prepared_now, [*lines, *of_recipe]
 
-    def _choose_sizes(self, text_of: Callable[[int, float], TextSize]) -> list[Rung]:
+    def _choose_sizes(self, text_of: Callable[[int], TextSize]) -> list[Rung]:
         # Report at every width. The progress line itself limits how often it prints.
-        def reported_text_of(width: int, passes: float) -> TextSize:
+        def reported_text_of(width: int) -> TextSize:
             self.watcher.on_progress(Progress(phase="measuring models of increasing width"))
-            return text_of(width, passes)
+            return text_of(width)
 
         seconds = self._seconds_left()
         rungs = climb_ladder(self.settings, self.open_keys, reported_text_of, seconds)

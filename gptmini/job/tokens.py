@@ -1,8 +1,9 @@
 """Open the tokens of a run, or prepare them from the text."""
 
 import inspect
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from gptmini.configuration.building import build_component, target_class
 from gptmini.configuration.messages import advising_on_memory
@@ -11,10 +12,27 @@ from gptmini.console.progress import Watcher
 from gptmini.data import Corpus, TokenStore, find_prepared, prepare
 from gptmini.loading import builder_of, of_model
 from gptmini.tokenizer import from_dict
-from gptmini.training import TextSettings
+from gptmini.training import TextSettings, suitable_vocabulary
 
 if TYPE_CHECKING:  # gptmini prepare does not need torch
     from gptmini.checkpoint import TrainingState
+
+
+T = TypeVar("T", bound=TextSettings)
+VOCABULARY = "tokenizer.vocab_size"
+
+
+def with_vocabulary(settings: T, corpus: Corpus) -> T:
+    """Return the settings with a number for tokenizer.vocab_size, if it is auto and the corpus is not tokens."""
+    if VOCABULARY not in settings.auto_keys or not corpus.is_text:
+        return settings
+    n_vocab = suitable_vocabulary(corpus.bytes_to_train_on())
+    plain = settings.plain
+    return replace(
+        settings,
+        tokenizer=replace(settings.tokenizer, vocab_size=n_vocab),
+        plain={**plain, "tokenizer": plain["tokenizer"] | {"vocab_size": n_vocab}},
+    )
 
 
 def open_corpus(settings: TextSettings) -> Corpus:

@@ -25,7 +25,7 @@ from gptmini.job.budget import BudgetChooser
 from gptmini.job.callbacks import build_callbacks
 from gptmini.job.launch import start_ranks
 from gptmini.job.loggers import build_loggers, finish, log_setup
-from gptmini.job.recipe import with_recipe, with_vocabulary
+from gptmini.job.recipe import with_recipe
 from gptmini.job.result import (
     TrainingResult,
     checkpoints_of,
@@ -33,7 +33,7 @@ from gptmini.job.result import (
     recording_failure,
     result_of,
 )
-from gptmini.job.tokens import open_corpus, open_tokens
+from gptmini.job.tokens import open_corpus, open_tokens, with_vocabulary
 from gptmini.runs import Run, open_run, write_status
 from gptmini.system.hardware import keep_freed_memory, use_threads
 from gptmini.system.process import mute, restore_gc_and_sigint

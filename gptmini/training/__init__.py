@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from gptmini.training.recipe import one_pass_values as one_pass_values
     from gptmini.training.recipe import recipe_for as recipe_for
     from gptmini.training.recipe import steps_for as steps_for
-    from gptmini.training.recipe import vocabulary_for as vocabulary_for
+    from gptmini.training.recipe import suitable_vocabulary as suitable_vocabulary
     from gptmini.training.settings import Component as Component
     from gptmini.training.settings import PrepareSettings as PrepareSettings
     from gptmini.training.settings import RootSettings as RootSettings

@@ -1,6 +1,6 @@
 """The values of the word auto: vocabulary, steps, dropout, weight decay and average for a text that is read many times.
 
-A model that reads a text again and again memorises it. A small vocabulary keeps it from that, because a row of a rare
+A model that reads a small text again and again memorises it. A small vocabulary keeps it from that, because a row of a rare
 token can only memorise where the token stands. So do weight decay and dropout. An average of the weights helps, because
 it forgets what single steps have memorised. A text that is read once needs none of them. docs/results.md has the
 measurements behind the numbers.
@@ -18,6 +18,9 @@ BYTES_OF_PAIRS = 0.36  # bytes per byte-pair token, divided by ln(vocabulary siz
 ENOUGH_PASSES = 15
 MOST_STEPS = 700
 LEAST_STEPS = 50
+# A small model cannot memorise a large text. So for each weight in its blocks per byte of text, only this many passes
+# after the first count, except for the average.
+PASSES_A_WEIGHT = 8.5
 # Weight decay for each pass after the first, and its maximum.
 DECAY_A_PASS = 0.1
 MOST_DECAY = 1.0
@@ -52,37 +55,32 @@ def one_pass_values(values: Mapping[str, Any]) -> dict[str, int | float | None]:
     return {name: number for name, number in numbers.items() if values.get(name) == "auto"}
 
 
-def steps_for(n_bytes: float, tokens_a_step: int) -> int:
-    """Return the number of steps for a text of n_bytes, before its tokens exist."""
-    n_vocab = suitable_vocabulary(n_bytes, ENOUGH_PASSES)
-    bytes_a_step = tokens_a_step * BYTES_OF_PAIRS * math.log(n_vocab)
-    enough = max(LEAST_STEPS, ENOUGH_PASSES * n_bytes / bytes_a_step)
-    return round(min(MOST_STEPS, enough))
-
-
-def vocabulary_for(n_bytes: float, n_tokens: float, *, epochs: float | None) -> int:
-    """Return the number of byte-pair tokens for a text of n_bytes, before its tokens exist.
-
-    The run reads n_tokens, or passes over the text `epochs` times.
-    """
-    passes = epochs or n_tokens * BYTES_OF_PAIRS * math.log(2000) / n_bytes
-    return suitable_vocabulary(n_bytes, passes) if passes > 1 else MOST_TOKENS
-
-
-def suitable_vocabulary(n_bytes: float, passes: float, *, most: float = MOST_TOKENS) -> int:
-    """Return the number of byte-pair tokens that suits a text, such as 4,000 for 2 MB that is read twice.
+def suitable_vocabulary(n_bytes: float, *, most: float = MOST_TOKENS) -> int:
+    """Return the number of byte-pair tokens that suits a text: 1,000 for 200 KB, 2,000 for 1 MB, 4,000 from 2 MB on.
 
     The number is at most about `most`. With more tokens, each is rarer, and the model memorises where it occurs. With
     fewer, the text has more tokens.
     """
-    suitable = min(most, 2200 * (n_bytes / 200e3) ** 0.3 * max(1.0, passes / 2) ** -0.5)
+    suitable = min(most, 1020 * (n_bytes / 200e3) ** 0.45)
     return min(VOCABULARIES, key=lambda n_vocab: abs(math.log(n_vocab / suitable)))
 
 
-def recipe_for(passes: float, n_steps: int) -> dict[str, float | None]:
-    """Return the other values, by key, for a run of n_steps that passes over its text so often."""
-    dropout = DROPOUT_A_PASS * max(0.0, passes - FREE_PASSES)
+def steps_for(n_bytes: float, tokens_a_step: int) -> int:
+    """Return the number of steps for a text of n_bytes."""
+    bytes_a_step = tokens_a_step * BYTES_OF_PAIRS * math.log(suitable_vocabulary(n_bytes))
+    enough = max(LEAST_STEPS, ENOUGH_PASSES * n_bytes / bytes_a_step)
+    return round(min(MOST_STEPS, enough))
+
+
+def recipe_for(passes: float, weights_per_byte: float, n_steps: int) -> dict[str, float | None]:
+    """Return the other values, by key, for a run of n_steps that passes over its text so often.
+
+    The blocks of the model have weights_per_byte for each byte of the text.
+    """
+    is_averaged = passes >= AVERAGED_PASSES
+    passes = min(passes, 1 + PASSES_A_WEIGHT * weights_per_byte)
     weight_decay = DECAY_A_PASS * max(0.0, passes - 1)
+    dropout = DROPOUT_A_PASS * max(0.0, passes - FREE_PASSES)
     recipe: dict[str, float | None] = {
         "model.dropout": round(min(MOST_DROPOUT, dropout), 2),
         "optimizer.weight_decay": round(min(MOST_DECAY, weight_decay), 2),
@@ -91,7 +89,7 @@ def recipe_for(passes: float, n_steps: int) -> dict[str, float | None]:
         "schedule.decay_fraction": DECAY_FRACTION,
     }
 
-    if passes >= AVERAGED_PASSES:
+    if is_averaged:
         recipe["trainer.ema_steps"] = max(1, round(EMA_SHARE * n_steps))
         recipe["schedule.final_fraction"] = round(min(MOST_FINAL, FINAL_A_PASS * passes), 2)
         if passes < MANY_PASSES:

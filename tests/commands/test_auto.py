@@ -73,7 +73,7 @@ def test_budget_chooses_what_is_typed_as_auto(script, key, monkeypatch):
     assert chosen["trainer"]["max_steps"] <= 100
 
 
-def test_the_texts_of_a_mixture_get_a_vocabulary_for_their_passes(script):
+def test_the_texts_of_a_mixture_get_a_vocabulary_for_their_size(script):
     sources = "data.sources={a: {path: my.txt, weight: 1}}"
     shown = script("prepare", "data=mixture", sources, *TINY, "trainer.max_steps=300")
     assert shown.code == 0

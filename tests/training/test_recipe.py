@@ -2,7 +2,12 @@
 
 import pytest
 
-from gptmini.training.recipe import one_pass_values, recipe_for, steps_for, vocabulary_for
+from gptmini.training.recipe import (
+    one_pass_values,
+    recipe_for,
+    steps_for,
+    suitable_vocabulary,
+)
 
 TOKENS = 2048  # a step of the default run
 
@@ -22,21 +27,17 @@ def test_steps_of_a_text(n_bytes, n_steps):
 
 
 @pytest.mark.parametrize(
-    ("n_bytes", "passes", "n_vocab"),
+    ("n_bytes", "n_vocab"),
     [
-        (200_000, 2, 2000),
-        (200_000, 8, 1000),  # 2200 / 4 ** 0.5
-        (2_000_000, 2, 4000),  # 2200 * 10 ** 0.3 = 4390
-        (20_000_000, 2, 4000),  # 8,000 would suit
-        (45_000, 15, 512),
-        (200_000, 0.99, 4000),
+        (45_000, 512),
+        (200_000, 1000),
+        (1_000_000, 2000),  # 1020 * 5 ** 0.45 = 2104
+        (2_000_000, 4000),  # 1020 * 10 ** 0.45 = 2875, and sqrt(2000 * 4000) = 2828
+        (20_000_000, 4000),  # 8,000 would suit
     ],
 )
-def test_the_vocabulary_of_a_text(n_bytes, passes, n_vocab):
-    assert vocabulary_for(n_bytes, 0, epochs=passes) == n_vocab
-    # 0.36 * ln 2000 = 2.736 bytes per token
-    n_tokens = passes * n_bytes / 2.736
-    assert vocabulary_for(n_bytes, n_tokens, epochs=None) == n_vocab
+def test_the_vocabulary_of_a_text(n_bytes, n_vocab):
+    assert suitable_vocabulary(n_bytes) == n_vocab
 
 
 @pytest.mark.parametrize(
@@ -52,8 +53,10 @@ def test_the_vocabulary_of_a_text(n_bytes, passes, n_vocab):
     ],
 )
 def test_dropout_decay_and_average(passes, values):
-    recipe = recipe_for(passes, 700)
-    assert tuple(recipe.values()) == values
+    assert tuple(recipe_for(passes, 10.0, 700).values()) == values
+    # A model with 0.2 weights per byte cannot memorise: 1 + 8.5 * 0.2 = 2.7 passes count.
+    of_small_model = recipe_for(passes, 0.2, 700)
+    assert of_small_model == recipe_for(min(passes, 2.7), 10.0, 700)
 
 
 def test_only_a_setting_that_can_be_auto_is_replaced():

@@ -62,7 +62,7 @@ class Rung:
 def climb_ladder(
     settings: Settings,
     open_keys: Collection[str],
-    text_of: Callable[[int, float], TextSize],
+    text_of: Callable[[int], TextSize],
     seconds: float,
 ) -> list[Rung]:
     """Return the rungs in order of increasing width. Stop after the first rung that is not the best so far.
@@ -70,7 +70,7 @@ def climb_ladder(
     Also stop at a width that does not fit into memory or has too many weights for the text.
 
     Only values of open_keys may be chosen, for example of model.d_model. The function text_of returns the size of the
-    text for a width and a number of passes, because the vocabulary may depend on both. The run may train for `seconds`.
+    text for a width, because the vocabulary may depend on the width. The run may train for `seconds`.
 
     Raises pydantic.ValidationError if no width fits the values of the keys that are not open. Raises the error of the
     full memory if no width fits into memory.
@@ -78,7 +78,7 @@ def climb_ladder(
     rungs: list[Rung] = []
     widths = WIDTHS if "model.d_model" in open_keys else (settings.model.d_model,)
     for width in widths:
-        text = text_of(width, 1.0)
+        text = text_of(width)
         try:
             config = _sizes(settings.model, open_keys, width).with_vocab_size(text.n_vocab)
         except ValidationError:  # the fixed number of heads does not divide this width
@@ -89,7 +89,7 @@ def climb_ladder(
         if rungs and n_block_weights(config) > MOST_WEIGHTS * text.n_bytes:
             break
         try:
-            rungs.append(_rung(settings, open_keys, text_of, config, seconds))
+            rungs.append(_rung(settings, open_keys, text, config, seconds))
         except (RuntimeError, MemoryError) as error:
             if not rungs or not ran_out_of_memory(error):
                 raise
@@ -129,12 +129,11 @@ def _sizes(model: ModelSettings, open_keys: Collection[str], width: int) -> Mode
 def _rung(
     settings: Settings,
     open_keys: Collection[str],
-    text_of: Callable[[int, float], TextSize],
+    text: TextSize,
     config: GPTConfig,
     seconds: float,
 ) -> Rung:
     """Time a step of a model, with the first number of tokens per step that suits the time."""
-    text = text_of(config.d_model, 1.0)
     n_weights = n_block_weights(config)
     trainer = settings.trainer
 
@@ -156,9 +155,8 @@ def _rung(
             break
 
     n_read = n_steps * tokens_a_step * text.bytes_per_token
-    suited = text_of(config.d_model, n_read / text.n_bytes)
     return Rung(
-        config=replace(config, vocab_size=suited.n_vocab),
+        config=config,
         global_batch_size=trainer.global_batch_size,
         seconds_a_step=seconds_a_step,
         n_steps=n_steps,

@@ -20,14 +20,13 @@ class TextSize(NamedTuple):
     bytes_per_token: float
 
     @classmethod
-    def in_pairs(cls, n_bytes: int, width: int, passes: float = 1.0) -> "TextSize":
+    def in_pairs(cls, n_bytes: int, width: int) -> "TextSize":
         """Estimate the number of tokens of a text that is not prepared yet.
 
-        The estimate assumes a BPE vocabulary that suits the text, the width of the model and the number of passes. A
-        vocabulary has more than 8,000 tokens only for widths above 200, because a narrow model would spend too much
-        time on it.
+        The estimate assumes a BPE vocabulary that suits the text and the width of the model. A vocabulary has more than
+        8,000 tokens only for widths above 200, because a narrow model would spend too much time on it.
         """
-        n_vocab = suitable_vocabulary(n_bytes, passes, most=max(8000, 50 * width))
+        n_vocab = suitable_vocabulary(n_bytes, most=max(8000, 50 * width))
         return cls(
             n_bytes=n_bytes,
             n_vocab=n_vocab,
