@@ -1,9 +1,9 @@
 """The values of the word auto: vocabulary, steps, dropout, weight decay and average for a text that is read many times.
 
-A model that reads a small text again and again memorises it. A small vocabulary keeps it from that, because a row of a rare
-token can only memorise where the token stands. So do weight decay and dropout. An average of the weights helps, because
-it forgets what single steps have memorised. A text that is read once needs none of them. docs/results.md has the
-measurements behind the numbers.
+A model that reads a small text again and again memorises it. A small vocabulary keeps it from that, because a row of
+a rare token can only memorise where the token stands. So do weight decay and dropout. An average of the weights
+helps, because it forgets what single steps have memorised. A text that is read once needs none of them.
+docs/results.md has the measurements behind the numbers.
 """
 
 import math
