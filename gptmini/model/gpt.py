@@ -135,10 +135,13 @@ class GPT(nn.Module):
             keys = torch.randint(2**31, tokens.shape[:1], dtype=torch.int32, device=tokens.device)
         return split_keys(keys, n_sites).unbind(-1)
 
-    def unembed(self, hidden: Tensor, weight: Tensor | None = None) -> Tensor:
+    def unembed(
+        self, hidden: Tensor, weight: Tensor | None = None, *, keep_padding: bool = False
+    ) -> Tensor:
         """Return logits (B, T, V) for hidden states (B, T, C), with the softcap of the config.
 
         weight is the unembedding weight in the dtype of hidden. Pass weight to cast it only once for many calls.
+        If keep_padding is true, return logits (B, T, V padded) that are minus infinity for padding tokens.
         """
         if weight is not None:
             padded = F.linear(hidden, weight)  # (B, T, V padded)
@@ -148,12 +151,14 @@ class GPT(nn.Module):
         else:
             padded = F.linear(hidden, self.embedding.weight.to(hidden.dtype))  # (B, T, V padded)
 
-        logits = padded[..., : self.config.vocab_size]  # (B, T, V)
-        if self.config.logit_softcap is None:
+        logits = padded if keep_padding else padded[..., : self.config.vocab_size]  # (B, T, V)
+        if self.config.logit_softcap is not None:
+            cap = float(self.config.logit_softcap)
+            logits = cap * torch.tanh(logits / cap)
+        if not keep_padding:
             return logits
-
-        cap = float(self.config.logit_softcap)
-        return cap * torch.tanh(logits / cap)
+        ids = torch.arange(logits.size(-1), device=logits.device)  # (V padded,)
+        return logits.masked_fill(ids >= self.config.vocab_size, -torch.inf)
 
     @property
     def unembedding_weight(self) -> Tensor:

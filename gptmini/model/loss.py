@@ -44,10 +44,13 @@ def training_loss(
     """
     hidden = model.hidden(tokens, dropout_keys=dropout_keys, dtype=dtype)  # (B, T, C)
     n_logits = targets.numel() * model.config.vocab_size
-    if n_logits <= logits_at_once(hidden.device) or torch.compiler.is_compiling():
+    is_compiling = torch.compiler.is_compiling()
+    if n_logits <= logits_at_once(hidden.device) or is_compiling:
+        # Inductor's kernel for the gradient needs twice the time if the length of a row is odd, such as 50,257.
+        logits = model.unembed(hidden, keep_padding=is_compiling and hidden.is_cuda)
         if counted_share == 1:
-            return next_token_loss(model.unembed(hidden), targets)
-        nats = next_token_loss(model.unembed(hidden), targets, reduction="sum")
+            return next_token_loss(logits, targets)
+        nats = next_token_loss(logits, targets, reduction="sum")
         return nats / (targets.numel() * counted_share)
     loss = PiecewiseLoss.apply(hidden, model.unembedding_weight, targets, model)
     return loss / counted_share

@@ -63,7 +63,6 @@ def ratio_of(table: Table, arguments: argparse.Namespace, name: str, seconds: in
     sizes = SIZES[1:] if "tokenizer=char" in text else SIZES  # characters have no vocab_size
     kinds = {
         "before": (given(arguments, "before"), sizes),
-        "before, with sizes of budget=": (given(arguments, "before"), []),
         "now": (ROOT, []),
     }
     bits: dict[str, list[float]] = {kind: [] for kind in kinds}
@@ -82,7 +81,6 @@ def ratio_of(table: Table, arguments: argparse.Namespace, name: str, seconds: in
         fmean(bits["now"]),
         spread=bits["now"],
         before=fmean(bits["before"]),
-        budget_before=fmean(bits["before, with sizes of budget="]),
         share_of_time=fmean(spent),
     )
     table.add(f"{name}, {seconds} s: now / before", ratio, goal="at most 1.0")

@@ -48,9 +48,9 @@ def test_a_loss_by_pieces_has_the_loss_and_gradients_of_the_whole(preset, dtype,
     def loss_of(model):
         unembed = model.unembed
 
-        def noting_the_size(hidden, *weight):
+        def noting_the_size(hidden, *weight, **options):
             sizes.append(hidden.shape[1])
-            return unembed(hidden, *weight)
+            return unembed(hidden, *weight, **options)
 
         model.unembed = noting_the_size
         with torch.autocast("cpu", torch.bfloat16, enabled=dtype is torch.bfloat16):
@@ -75,6 +75,27 @@ def test_a_loss_by_pieces_has_the_loss_and_gradients_of_the_whole(preset, dtype,
     for name, parameter in whole.named_parameters():
         gradient = in_pieces.get_parameter(name).grad
         torch.testing.assert_close(gradient, parameter.grad, **tolerance, msg=name)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("name", CONFIGS)
+def test_logits_with_padding_have_the_loss_and_gradients_of_logits_without(name, dtype):
+    def loss_of(model, **options):
+        torch.manual_seed(0)
+        hidden = torch.randn(B, T, model.config.d_model, dtype=dtype, requires_grad=True)
+        logits = model.unembed(hidden, **options)
+        loss = next_token_loss(logits, draw())
+        loss.backward()
+        return logits, loss, hidden.grad, model.unembedding_weight.grad
+
+    cut = loss_of(wide(CONFIGS[name]).to(dtype))
+    padded = loss_of(wide(CONFIGS[name]).to(dtype), keep_padding=True)
+    assert padded[0].shape[-1] > V
+    assert (padded[0][..., V:] == -torch.inf).all()
+
+    tolerance = 1e-12 if dtype == torch.float64 else 1e-2
+    for with_padding, without in zip(padded[1:], cut[1:], strict=True):
+        torch.testing.assert_close(with_padding, without, atol=tolerance, rtol=tolerance)
 
 
 @pytest.mark.parametrize("pieces", [False, True])
