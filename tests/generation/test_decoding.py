@@ -8,7 +8,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from generation.decoders import GROUPED, LETTERS, PRESETS, PROMPTS, SETTINGS, generate, make
-from gptmini.generation import Request, Rules, Session
+from gptmini.generation import CompiledSession, Request, Rules, Session
 from gptmini.generation.rules import choose
 from gptmini.model import GPT
 from sizes import GPT2, LLAMA, SMEARED, V
@@ -108,6 +108,28 @@ def test_a_compiled_step_draws_the_same_tokens_and_is_compiled_once(preset, monk
         assert generate(model, compile=True, **SETTINGS) == expected
 
 
+def test_a_compiled_step_follows_the_rules_of_each_row_also_when_a_row_is_refilled(monkeypatch):
+    model = make(LLAMA)
+    rules = [Rules(temperature=0, repetition_penalty=1.3), Rules(temperature=1.5, top_k=3)]
+
+    def draw(kind):
+        session = kind(model, LETTERS, batch_size=2, capacity=30)
+        for series, prompt in enumerate(PROMPTS):
+            request = Request(prompt=prompt, rules=rules[series % 2], seed=0, series=series)
+            session.add(request)
+        drawn = []
+        while pieces := session.step():
+            drawn += [(piece.sample, piece.token) for piece in pieces]
+            for piece in pieces:
+                if sum(sample == piece.sample for sample, _ in drawn) == 5 + piece.sample:
+                    session.end(piece.sample)
+        return drawn
+
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
+    torch.compiler.reset()
+    assert draw(CompiledSession) == draw(Session)
+
+
 class ScalarReads(TorchDispatchMode):
     """Counts single numbers that the host reads from a tensor; each read would wait for the GPU."""
 
@@ -124,7 +146,7 @@ def test_rows_of_different_lengths_are_decoded_without_reading_a_number_off_the_
     for prompt in PROMPTS:
         session.add(Request(prompt=prompt, rules=Rules(temperature=0), seed=0))
     session.step()  # encodes the prompts
-    assert isinstance(session._slots.lengths, torch.Tensor)
+    assert isinstance(session._part.slots.lengths, torch.Tensor)
 
     with ScalarReads() as reads:
         for _ in range(3):
@@ -185,8 +207,8 @@ def test_the_next_turn_of_a_chat_encodes_only_what_is_new(preset, monkeypatch):
                 number = session.add(Request(prompt=chat, rules=Rules(temperature=1.2), seed=seed))
                 answer = [session.step()[0].token for _ in range(3)]
                 session.end(number)
-            # The last id of an answer was drawn and not encoded; the newest id of a prompt is not either.
-            assert encoded == ([len(chat) - 1] if turn == 0 else [2])
+            # The last id of an answer was drawn and not encoded. The first step encodes the newest id of a prompt.
+            assert encoded == [len(chat) - 1 if turn == 0 else 2, 1, 1, 1]
             expected = drawn_alone(model, chat, Rules(temperature=1.2), seed=seed, n_tokens=3)
             assert answer == expected
             chat += [*answer, turn + 1, seed + 8]

@@ -91,15 +91,20 @@ def test_compiled_equals_eager(run, kind, precision):
 @KINDS
 def test_a_compiled_session_draws_the_ids_of_the_eager_one(device, kind):
     model = model_of(kind).to(device).eval()
-    rules = Rules(temperature=0.8, top_k=50)
+    # The second row has other rules, and the third prompt takes the row of the first that ends.
+    rules = [
+        Rules(temperature=0.8, top_k=50, max_new_tokens=20),
+        Rules(temperature=0, repetition_penalty=1.3, max_new_tokens=15),
+        Rules(temperature=0.8, top_p=0.9, max_new_tokens=10),
+    ]
     characters = map(chr, range(32, 32 + model.config.vocab_size))
     tokenizer = CharTokenizer("".join(characters), end_of_text=False)
 
     def drawn_ids(kind):
         session = kind(model, tokenizer, batch_size=2, capacity=23)
-        for series, prompt in enumerate([[1, 2, 3], [4, 5]]):
-            session.add(Request(prompt=prompt, rules=rules, seed=0, series=series))
-        return [[piece.token for piece in session.step()] for _ in range(20)]
+        for series, prompt in enumerate([[1, 2, 3], [4, 5], [6]]):
+            session.add(Request(prompt=prompt, rules=rules[series], seed=0, series=series))
+        return [(piece.sample, piece.token) for piece in session.pieces()]
 
     assert drawn_ids(CompiledSession) == drawn_ids(Session)
 
