@@ -76,6 +76,9 @@ class Announcer:
 
         self.print_sizes(module.store, module.model, module.settings, prepared_now=prepared_now)
         self.print_setup(module, settings, is_new=run.state is None)
+        reason = module.hardware.reasons.get("compile")
+        if reason is not None and module.settings.compile != "auto":  # measured steps have decided
+            self.print_topic("compile", reason)
         self.print_topic("run", str(run.folder))
         if self.has_events:
             command = shlex.join(["tensorboard", "--logdir", str(run.root or run.folder)])

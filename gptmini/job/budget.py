@@ -119,7 +119,13 @@ class BudgetChooser:
         self.watcher.on_progress(Progress(phase="measuring the chosen model"))
         # Dropout takes time. For the measurement, it suits the estimated number of steps.
         settings, _ = with_recipe(self.settings, store, ())
-        module, _ = assemble(settings, store)
+        tokens_a_step = settings.trainer.global_batch_size * settings.model.context_length
+        most = most_useful_steps(settings.trainer, self.open_keys, text, tokens_a_step)
+        # trainer.compile=auto suits the most steps that the run may do in its time.
+        trainer = replace(settings.trainer, max_steps=int(most), max_time=self._seconds_left())
+        module, _ = assemble(replace(settings, trainer=trainer), store)
+        chosen = {"trainer.compile": module.settings.compile}
+        self.settings = build_settings(self.settings.plain, chosen)
         seconds_a_step, warm_up = measure_module(
             module,
             seconds=min(CHOSEN_SHARE * self._seconds_left(), CHOSEN_SECONDS),
@@ -132,7 +138,7 @@ class BudgetChooser:
             seconds,
             seconds_a_step,
             seconds_of_validation(seconds_a_step, module),
-            most=most_useful_steps(module.settings, self.open_keys, text, module.tokens_per_step),
+            most=most,
         )
         if n_steps < 1:
             raise self._too_short(TOO_SLOW.format(seconds_a_step))

@@ -100,8 +100,9 @@ def _train(
         )
     module, data = assemble(settings, store, run.state, callbacks)
 
-    # Store the batch size found for the devices, so that a resumed run does not search again.
-    trainer_keys = settings.plain["trainer"] | {"batch_size": module.settings.batch_size}
+    # Store what was found for the devices. The other ranks use it, and a resumed run does not search again.
+    found = {name: getattr(module.settings, name) for name in ("batch_size", "compile")}
+    trainer_keys = settings.plain["trainer"] | found
     settings = replace(settings, plain={**settings.plain, "trainer": trainer_keys})
     for logger in loggers:
         if not isinstance(logger, RunLogger):

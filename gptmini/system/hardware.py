@@ -1,6 +1,7 @@
 """Choose the device, the precision and the threads for this machine, and measure time, memory and speed."""
 
 import ctypes
+import gc
 import importlib.util
 import os
 import platform
@@ -293,6 +294,14 @@ def peak_memory(device: torch.device) -> int | None:
 
     bytes_per_unit = 1 if sys.platform == "darwin" else 1024  # macOS counts bytes, Linux KiB
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * bytes_per_unit
+
+
+def give_back_memory(device: str) -> None:
+    """Free the memory of discarded models on a CUDA GPU, and restart the count of peak_memory."""
+    if device == "cuda":
+        gc.collect()
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(device)
 
 
 def peak_flops(device: torch.device, precision: str) -> float | None:

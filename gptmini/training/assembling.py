@@ -1,5 +1,6 @@
 """Build the module and the data module that a Trainer fits."""
 
+import copy
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -11,11 +12,12 @@ from gptmini.data import TokenStore
 from gptmini.loading import initial_model
 from gptmini.model import GPT, GPTConfig, adapt, freeze, new_gpt
 from gptmini.system.errors import UserError
-from gptmini.system.hardware import Hardware, choose_hardware
+from gptmini.system.hardware import Hardware, choose_hardware, give_back_memory
 from gptmini.tokenizer import identity_of
 from gptmini.training.callbacks.samples import Samples
 from gptmini.training.datamodule import TokenDataModule
 from gptmini.training.devices.batch_size import choose_batch_size
+from gptmini.training.devices.compilation import should_compile
 from gptmini.training.module import GPTModule
 from gptmini.training.settings import Settings
 from gptmini.training.trainer_settings import TrainerSettings
@@ -30,7 +32,7 @@ def assemble(
     """Build the module that contains the model, and the data module that cuts batches from the tokens of the store.
 
     If a state is given, the run resumes from it, with its model and the state of its callbacks. If trainer.batch_size
-    is 'auto', module.settings.batch_size is the batch size that was chosen for the device.
+    is 'auto', module.settings.batch_size is the batch size that was chosen for the device. On a GPU, so is compile.
 
     Raises UserError if a setting does not fit the others, the tokens, the callbacks, the model of init_from or the
     state.
@@ -49,6 +51,15 @@ def assemble(
     batch_size = choose_batch_size(model, settings.trainer, hardware)
     trainer = replace(settings.trainer, batch_size=batch_size)
     settings = replace(settings, trainer=trainer)
+    if trainer.compile == "auto" and hardware.compile:
+        trial = GPTModule(copy.deepcopy(model), store, settings, replace(hardware, compile=False))
+        n_steps = trainer.max_steps - (0 if state is None else state.step)
+        compile, reason = should_compile(trial, n_steps)
+        del trial
+        give_back_memory(hardware.device)
+        reasons = {**hardware.reasons, "compile": reason}
+        hardware = replace(hardware, compile=compile, reasons=reasons)
+        settings = replace(settings, trainer=replace(trainer, compile=compile))
     module = GPTModule(model, store, settings, hardware, state=state, origin=origin)
     seed = settings.root.seed
     data = TokenDataModule(store, trainer, context_length=config.context_length, seed=seed)

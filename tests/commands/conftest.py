@@ -8,7 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from pretended_gpu import compiling_gpu
 from toys import lines
+
+__all__ = ["compiling_gpu"]
 
 SCRIPTS = Path(__file__).parent.parent.parent / "scripts"
 # The tiny run (configs/experiment/smoke.yaml) on the text my.txt.

@@ -197,6 +197,29 @@ def test_seconds_to_compile_count_once(
 
 
 @pytest.mark.parametrize(
+    ("seconds_a_step", "limit", "source", "expected"),
+    [
+        (10.0, "100s", "null", True),  # 100 steps would take longer than the limit
+        (10.0, "50s", "null", False),
+        (0.5, "100s", "null", False),  # the text is worth 100 steps, which take 50 s
+        # 40 passes at the context of the source are 2,000 steps. Without budget=, the run would have fewer than 400.
+        (0.1, "100s", "RUN", True),
+    ],
+)
+def test_it_compiles_if_the_useful_steps_in_its_time_are_long(
+    script, trained, monkeypatch, compiling_gpu, seconds_a_step, limit, source, expected
+):
+    source = source.replace("RUN", str(trained))
+    monkeypatch.setattr(ladder, "LEAST_STEPS", 100)
+    monkeypatch.setattr(ladder, "_seconds_a_step", lambda *given: seconds_a_step)
+    monkeypatch.setattr(budget, "measure_module", lambda *given, seconds: (seconds_a_step, 0.0))
+    compiling_gpu(seconds_a_step)
+    result = script("train", *TEXT, f"init_from={source}", f"budget={limit}", "--cfg", "job")
+    assert result.code == 0, result
+    assert OmegaConf.create(result.out).trainer.compile is expected
+
+
+@pytest.mark.parametrize(
     ("module", "name", "measured"),
     [(ladder, "_seconds_a_step", 640.0), (budget, "measure_module", (640.0, 0.0))],
 )

@@ -3,9 +3,10 @@
 import pytest
 
 from gptmini.training.callbacks.checkpoints import RunCheckpoints
+from pretended_gpu import compiling_gpu
 from training.runs import store, train
 
-__all__ = ["store", "train"]
+__all__ = ["compiling_gpu", "store", "train"]
 
 
 @pytest.fixture

@@ -57,7 +57,10 @@ def measure_step(
     n_micro_steps = trainer.n_micro_steps
     # Tokens and targets are slices of windows, as in a run. Compiled code depends on the strides of the tensors.
     shape = (trainer.micro_batch_size, model.config.context_length + 1)
-    windows = torch.randint(model.config.vocab_size, shape, device=hardware.device)  # (B, T + 1)
+    generator = torch.Generator(hardware.device)  # the random state of the run does not change
+    windows = torch.randint(
+        model.config.vocab_size, shape, generator=generator, device=hardware.device
+    )  # (B, T + 1)
     # With the precision bf16_stream, the loss of a run turns this autocast off. Compiled code depends on the cache, and
     # Lightning turns the cache off together with autocast.
     is_bf16 = hardware.precision != "fp32"

@@ -1,7 +1,6 @@
 """Choose the number of sequences per micro-step for trainer.batch_size=auto."""
 
 import copy
-import gc
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -9,7 +8,7 @@ from functools import partial
 import torch
 
 from gptmini.model import GPT, training_loss
-from gptmini.system.hardware import Hardware
+from gptmini.system.hardware import Hardware, give_back_memory
 from gptmini.training.devices.recomputing import recompute_activations
 from gptmini.training.trainer_settings import (
     TrainerSettings,
@@ -59,9 +58,7 @@ def choose_batch_size(model: GPT, trainer: TrainerSettings, hardware: Hardware) 
         return largest_fitting(sizes, peak, budget)
     finally:
         del trial, copies, peak
-        gc.collect()
-        torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats(gpu)
+        give_back_memory(gpu.type)
 
 
 def largest_fitting(sizes: Sequence[int], peak: Callable[[int], float], budget: int) -> int:

@@ -69,7 +69,7 @@ def copy_speed(setting: Setting) -> dict:
 
 
 def measure_runs(table: Table, setting: Setting) -> None:
-    """Run the entire commands of the default run and of experiment=shakespeare_char."""
+    """Run the entire commands of the default run and of experiment=shakespeare_char, with each choice of compile."""
     pydoc = []
     shakespeare = ["experiment=shakespeare_char"]
     if setting.dry:
@@ -83,17 +83,22 @@ def measure_runs(table: Table, setting: Setting) -> None:
     elif setting.shakespeare is not None:
         shakespeare.append(f"data.path={quoted(str(setting.shakespeare.resolve()))}")
 
-    for name, overrides in (("pydoc", pydoc), ("shakespeare_char", shakespeare)):
-        figures = setting.measure(
-            f"{name}: seconds", "seconds", partial(whole_run, setting, overrides)
-        )
-        if figures is not None:
-            table.add(f"{name}: validation loss", figures["val_loss"])
+    for compile, said in (("auto", ""), ("true", ", compiled"), ("false", ", not compiled")):
+        for name, overrides in (("pydoc", pydoc), ("shakespeare_char", shakespeare)):
+            command = partial(whole_run, setting, overrides, compile=compile)
+            figures = setting.measure(f"{name}{said}: seconds", "seconds", command)
+            if figures is not None:
+                table.add(f"{name}{said}: validation loss", figures["val_loss"])
 
 
-def whole_run(setting: Setting, overrides: Sequence[str]) -> dict:
-    """Return the seconds of an entire command and its last validation loss."""
-    own = [f"data_dir={quoted(str(setting.folder / 'data_dir'))}", "console=lines"]
+def whole_run(setting: Setting, overrides: Sequence[str], *, compile: str) -> dict:
+    """Return the seconds of an entire command, which prepares its text, and its last validation loss."""
+    data_dir = setting.folder / f"data_dir-{compile}"
+    own = [
+        f"data_dir={quoted(str(data_dir))}",
+        "console=lines",
+        f"trainer.compile={compile}",
+    ]
     run = train(*overrides, *own, *setting.scale.sizes, *setting.scale.runs)
     bits = run.of("val/bits_per_byte")[-1]
     return {"seconds": run.seconds, "val_loss": run.loss, "bits_per_byte": bits}
