@@ -55,6 +55,19 @@ def test_a_killed_run_goes_on_as_if_nothing_had_happened(run, tmp_path, compile)
     assert apart <= allowed
 
 
+@pytest.mark.parametrize("max_steps", [20, 24])
+def test_a_short_run_is_not_compiled_and_measuring_it_changes_nothing(run, max_steps):
+    losses = []
+    for compile in (False, "auto"):
+        figures = Figures()
+        options = {"precision": "bf16", "dropout": 0.1, "optimizer": "muon", "compile": compile}
+        module = run(callbacks=[figures], max_steps=max_steps, **options).lightning_module
+        assert not module.hardware.compile
+        losses.append(list(figures.losses.values()))
+    print(module.hardware.reasons["compile"])
+    assert losses[1] == pytest.approx(losses[0], abs=0 if TRY_ON_CPU else 1e-2)
+
+
 def largest_difference(ours, theirs):
     return max(
         abs(ours.losses[step] - theirs.losses[step])
