@@ -1,6 +1,5 @@
 """Train and time a configuration in this process, prepared in the same way as by gptmini train."""
 
-import gc
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -111,12 +110,3 @@ def fastest(device: str, function: Callable[[], object]) -> float:
         function()
         seconds.append(clock(device) - start)
     return min(seconds)
-
-
-def give_back_memory(device: str) -> None:
-    """Free the GPU memory of earlier fits and reset the count of peak memory."""
-    if device != "cuda":
-        return
-    gc.collect()
-    torch.cuda.empty_cache()
-    torch.cuda.reset_peak_memory_stats()

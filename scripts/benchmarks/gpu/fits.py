@@ -14,11 +14,11 @@ from gptmini.configuration.building import build_settings
 from gptmini.configuration.compose import compose
 from gptmini.data import TokenStore
 from gptmini.job.train import prepare_process
-from gptmini.system.hardware import peak_flops, peak_memory
+from gptmini.system.hardware import give_back_memory, peak_flops, peak_memory
 from gptmini.tokenizer import CharTokenizer
 from gptmini.training import GPTModule
 
-from ..fits import StepClock, Subject, give_back_memory
+from ..fits import StepClock, Subject
 from ..fits import fit as train
 from ..synthetic import write_store
 from .setting import Setting

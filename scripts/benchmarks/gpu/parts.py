@@ -10,11 +10,11 @@ import torch
 from omegaconf import OmegaConf
 
 from gptmini.configuration.compose import quoted
-from gptmini.system.hardware import choose_hardware, memory, peak_flops
+from gptmini.system.hardware import choose_hardware, give_back_memory, memory, peak_flops
 from gptmini.training import GPTModule
 
 from .. import nanogpt, sampling
-from ..fits import fastest, give_back_memory
+from ..fits import fastest
 from ..harness import Table, given, output_of, train
 from .fits import experiment, fit, synthetic_store
 from .setting import Setting
@@ -83,7 +83,10 @@ def measure_runs(table: Table, setting: Setting) -> None:
     elif setting.shakespeare is not None:
         shakespeare.append(f"data.path={quoted(str(setting.shakespeare.resolve()))}")
 
-    for compile, said in (("auto", ""), ("true", ", compiled"), ("false", ", not compiled")):
+    names = {"auto": "", "true": ", compiled", "false": ", not compiled"}
+    if setting.dry:
+        del names["true"]  # Inductor takes half a minute on a CPU
+    for compile, said in names.items():
         for name, overrides in (("pydoc", pydoc), ("shakespeare_char", shakespeare)):
             command = partial(whole_run, setting, overrides, compile=compile)
             figures = setting.measure(f"{name}{said}: seconds", "seconds", command)
