@@ -11,7 +11,7 @@ from gptmini.console.printing import print_lines
 from gptmini.console.table import aligned, cut
 from gptmini.console.terminal import make_console, show_progress
 from gptmini.data import SPLITS, TokenStore, inspect_split
-from gptmini.job.tokens import open_corpus, open_tokens, with_vocabulary
+from gptmini.job.tokens import open_corpus, open_tokens
 from gptmini.key_table import keys_with
 from gptmini.system.errors import UserError
 from gptmini.system.process import restore_gc_and_sigint
@@ -43,9 +43,8 @@ def run_job(composition: Composition) -> None:
     with show_progress(console) as watcher:
         try:
             corpus = open_corpus(settings)
-            is_auto = "tokenizer.vocab_size" in settings.auto_keys
-            settings = with_vocabulary(settings, corpus)
-            store, written = open_tokens(settings, request, watcher=watcher, corpus=corpus)
+            is_auto = "tokenizer.vocab_size" in settings.auto_keys and corpus.is_text
+            _, store, written = open_tokens(settings, request, watcher=watcher, corpus=corpus)
         except KeyboardInterrupt:
             console.print("interrupted; to continue, run the same command again")
             raise

@@ -133,6 +133,8 @@ def show_text(
                 print(piece.text.translate(escapes), end="\n" if piece.finish else "", flush=True)
         if store is None or not shown:
             continue
+        if not mark and shown[-1].finish is None:  # after Ctrl-C
+            print(flush=True)
 
         copies = data.find_copies([piece.token for piece in shown], store)
         if mark:

@@ -104,7 +104,8 @@ class Screen:
         """Print the topic and the first text in one line, and each other text in a line below."""
         for line in topic_lines(topic, *texts):
             # A command stays one line, so that the user can copy it.
-            self.print_line(Text(printable(line)) if topic == "next" else line)
+            is_command = topic in ("next", "better")
+            self.print_line(Text(printable(line)) if is_command else line)
 
 
 @contextmanager

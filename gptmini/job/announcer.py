@@ -23,6 +23,7 @@ from gptmini.runs import Run, has_checkpoint
 from gptmini.system.errors import UserError
 from gptmini.tokenizer import END_OF_TEXT
 from gptmini.training import (
+    ENOUGH_PASSES,
     Best,
     ConsoleLogger,
     EventLogger,
@@ -39,7 +40,7 @@ from gptmini.training import (
     predicted_loss,
 )
 
-# A finished run suggests this many times its steps, if this lowers the predicted loss by more than WORTH_IT.
+# A finished run suggests at most this many times its steps, if this lowers the predicted loss by more than WORTH_IT.
 LONGER = 4
 WORTH_IT = 0.02
 PROMPT_TOKENS = 64  # number of held-out tokens to read the suggested prompt from
@@ -214,16 +215,7 @@ class Announcer:
         if reason.stopped_by is not None:
             self._print_stop(reason, trainer.global_step, run)
             return
-        n_steps = trainer.global_step - run.step
-        noun = "step" if n_steps == 1 else "steps"
-        self.print_topic("done", f"{n_steps} {noun} in {duration(seconds)}")
-        if trainer.global_step < trainer.max_steps:
-            _, why = early_stop(trainer)
-            self.print_topic(
-                "early",
-                f"at step {trainer.global_step} of {trainer.max_steps}: {why}",
-                f"to continue: {resume_command(run, self.request)}",
-            )
+        self._print_done(trainer, run, seconds=seconds)
         self.print_topic("losses", *self.console.final_table())
 
         callbacks = callbacks_of(trainer)
@@ -247,31 +239,46 @@ class Announcer:
                 *commands,
             ]
         self.print_topic("next", *commands)
-        self._print_better(module)
+        best = None if checkpoints is None else checkpoints.best
+        self._print_better(module, best, trainer.global_step)
 
-    def _print_better(self, module: GPTModule) -> None:
+    def _print_done(self, trainer: Trainer, run: Run, *, seconds: float) -> None:
+        n_steps = trainer.global_step - run.step
+        noun = "step" if n_steps == 1 else "steps"
+        self.print_topic("done", f"{n_steps} {noun} in {duration(seconds)}")
+        if trainer.global_step < trainer.max_steps:
+            _, why = early_stop(trainer)
+            self.print_topic(
+                "early",
+                f"at step {trainer.global_step} of {trainer.max_steps}: {why}",
+                f"to continue: {resume_command(run, self.request)}",
+            )
+
+    def _print_better(self, module: GPTModule, best: Best | None, n_steps: int) -> None:
         """Print a command that trains a better model, if the law of budget= predicts a clearly lower loss for it."""
         typed = self.request.in_all_starts()
         chosen = {"trainer.max_steps", "trainer.max_time", "epochs", "budget", "experiment"}
-        if module.origin is not None or chosen & {key_of(line) for line in typed}:
+        is_chosen = module.origin is not None or chosen & {key_of(line) for line in typed}
+        has_ended_early = n_steps < module.settings.max_steps
+        if is_chosen or has_ended_early or (best is not None and best.step < n_steps):
             return
 
         n_weights = n_block_weights(module.model.config)
         text = TextSize.of(module.store)
-        n_steps = module.settings.max_steps
         n_read = n_steps * module.tokens_per_step * text.bytes_per_token
+        factor = min(LONGER, ENOUGH_PASSES * text.n_bytes / n_read)
         now, longer = (
-            predicted_loss(n_weights, text.worth(factor * n_read), text.n_vocab)
-            for factor in (1, LONGER)
+            predicted_loss(n_weights, text.worth(times * n_read), text.n_vocab)
+            for times in (1, factor)
         )
         gain = 1 - longer / now
         if gain > WORTH_IT:
-            steps = f"trainer.max_steps={LONGER * n_steps}"
-            self.print_topic(
-                "better",
-                command_line("train", *typed, steps),
-                f"predicted: {100 * gain:.0f} % fewer bits per byte, in {LONGER} times the time",
+            steps = f"trainer.max_steps={round(factor * n_steps)}"
+            self.print_topic("better", command_line("train", *typed, steps))
+            line = (
+                f"predicted: {100 * gain:.0f} % fewer bits per byte, in {factor:.1f} times the time"
             )
+            self.print_topic("", line)
 
     def _print_best(self, best: Best | None, module: GPTModule) -> None:
         """Print the validation with the lowest loss, or why no checkpoint of such a validation exists."""

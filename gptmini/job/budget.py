@@ -74,7 +74,7 @@ class BudgetChooser:
             self._seconds_left()
             self.watcher.on_progress(progress)
 
-        store, prepared_now = open_tokens(
+        self.settings, store, prepared_now = open_tokens(
             self.settings,
             self.request,
             watcher=replace(self.watcher, on_progress=on_progress),

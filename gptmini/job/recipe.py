@@ -29,8 +29,14 @@ def with_recipe(
 
     config = settings.model.with_vocab_size(store.tokenizer.n_vocab)
     is_new = settings.root.init_from is None
-    recipe = recipe_for(passes if is_new else 1.0, n_block_weights(config) / n_bytes, n_steps)
-    values = {VOCABULARY: store.tokenizer.n_vocab, "trainer.max_steps": n_steps, **recipe}
+    recipe = recipe_for(
+        passes if is_new else 1.0,
+        n_block_weights(config) / n_bytes,
+        n_steps,
+        averages="trainer.ema_steps" in settings.auto_keys
+        or settings.trainer.ema_steps is not None,
+    )
+    values = {"trainer.max_steps": n_steps, **recipe}
     changes = {key: values[key] for key in settings.auto_keys}
     # A resumed run may change its number of steps. A stored epochs= would then be wrong.
     changes |= {"epochs": None, "trainer.max_steps": n_steps}
@@ -41,9 +47,9 @@ def with_recipe(
     parts = []
     for key in sorted(auto):
         group, _, name = key.partition(".")
-        value = settings.plain[group][name]
+        value = store.tokenizer.n_vocab if key == VOCABULARY else settings.plain[group][name]
         parts.append(f"{name} {'null' if value is None else value}")
     reason = f"{rounded(passes)} passes over {with_prefix(n_bytes, 'B')} of text"
     if not is_new:
-        reason = "trained weights, as for one pass"
+        reason = f"{rounded(passes)} passes; as for one pass, because init_from= is set"
     return settings, [f"values for {reason}:", ", ".join(parts)]

@@ -126,7 +126,7 @@ def check_and_prepare(space: Space, config_dir: str | None) -> tuple[Settings, s
     if settings.root.budget is not None:
         return settings, ""
     watcher = Watcher(on_note=lambda note: print_topic("data", note))
-    store, _ = open_tokens(settings, typed, watcher=watcher)
+    settings, store, _ = open_tokens(settings, typed, watcher=watcher)
     settings = fit_context(settings, typed, store, watcher)
     return settings, store.fingerprint
 

@@ -12,7 +12,7 @@ from gptmini.console.progress import Watcher
 from gptmini.data import Corpus, TokenStore, find_prepared, prepare
 from gptmini.loading import builder_of, of_model
 from gptmini.tokenizer import from_dict
-from gptmini.training import TextSettings, suitable_vocabulary
+from gptmini.training import MOST_TOKENS, TextSettings, suitable_vocabulary
 
 if TYPE_CHECKING:  # gptmini prepare does not need torch
     from gptmini.checkpoint import TrainingState
@@ -23,10 +23,12 @@ VOCABULARY = "tokenizer.vocab_size"
 
 
 def with_vocabulary(settings: T, corpus: Corpus) -> T:
-    """Return the settings with a number for tokenizer.vocab_size, if it is auto and the corpus is not tokens."""
-    if VOCABULARY not in settings.auto_keys or not corpus.is_text:
+    """Return the settings with a number for tokenizer.vocab_size, if it is auto. Tokens have their own vocabulary."""
+    if VOCABULARY not in settings.auto_keys:
         return settings
-    n_vocab = suitable_vocabulary(corpus.bytes_to_train_on())
+    n_vocab = MOST_TOKENS
+    if corpus.is_text:
+        n_vocab = suitable_vocabulary(corpus.bytes_to_train_on())
     plain = settings.plain
     return replace(
         settings,
@@ -47,14 +49,16 @@ def open_corpus(settings: TextSettings) -> Corpus:
 
 @advising_on_memory("lower num_workers, or tokenizer.train_bytes if a tokenizer is trained")
 def open_tokens(
-    settings: TextSettings,
+    settings: T,
     request: UserRequest,
     state: "TrainingState | None" = None,
     *,
     watcher: Watcher | None = None,
     corpus: Corpus | None = None,
-) -> tuple[TokenStore, bool]:
-    """Open the tokens of a run, or prepare them. Return the tokens, and whether this call prepared them.
+) -> tuple[T, TokenStore, bool]:
+    """Open the tokens of a run, or prepare them. Return the settings, the tokens, and whether this call prepared them.
+
+    If the settings have no number for tokenizer.vocab_size yet, they get one.
 
     The tokens of a resumed run (`state`) are opened if they still exist and data_dir is not overridden. If they are
     missing, no text is downloaded that only the run's folder names. The argument corpus is the text, if it is open
@@ -64,10 +68,12 @@ def open_tokens(
     if state is not None and not request.has("data_dir"):
         prepared = find_prepared(state.data_folder, state.path)
         if (prepared / "meta.json").is_file():
-            return TokenStore(prepared), False
+            return settings, TokenStore(prepared), False
 
+    corpus = corpus or open_corpus(settings)
+    settings = with_vocabulary(settings, corpus)
     store, is_new = prepare(
-        corpus or open_corpus(settings),
+        corpus,
         _builder(settings, state),
         Path(settings.root.data_dir).expanduser(),
         n_workers=settings.root.n_workers,
@@ -79,7 +85,7 @@ def open_tokens(
             f"the vocabulary has {store.tokenizer.n_vocab:,} tokens instead of tokenizer.vocab_size={vocab_size}: "
             "the text has no more pairs to merge"
         )
-    return store, is_new
+    return settings, store, is_new
 
 
 def _builder(settings: TextSettings, state: "TrainingState | None") -> Any:

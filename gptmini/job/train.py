@@ -33,7 +33,7 @@ from gptmini.job.result import (
     recording_failure,
     result_of,
 )
-from gptmini.job.tokens import open_corpus, open_tokens, with_vocabulary
+from gptmini.job.tokens import open_tokens
 from gptmini.runs import Run, open_run, write_status
 from gptmini.system.hardware import keep_freed_memory, use_threads
 from gptmini.system.process import mute, restore_gc_and_sigint
@@ -148,11 +148,7 @@ def open_run_tokens(
     if settings.root.budget is not None and settings.root.resume is None:
         return BudgetChooser(settings, request, watcher).choose()
     auto = settings.auto_keys
-    corpus = None
-    if "tokenizer.vocab_size" in auto:
-        corpus = open_corpus(settings)
-        settings = with_vocabulary(settings, corpus)
-    store, prepared_now = open_tokens(settings, request, state, watcher=watcher, corpus=corpus)
+    settings, store, prepared_now = open_tokens(settings, request, state, watcher=watcher)
     settings = fit_context(settings, request, store, watcher)
     settings, lines = with_recipe(settings, store, auto)
     return settings, store, prepared_now, lines

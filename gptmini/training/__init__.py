@@ -44,6 +44,8 @@ if TYPE_CHECKING:
     from gptmini.training.module import GPTModule as GPTModule
     from gptmini.training.quiet import quieten_lightning as quieten_lightning
     from gptmini.training.quiet import restore_logging as restore_logging
+    from gptmini.training.recipe import ENOUGH_PASSES as ENOUGH_PASSES
+    from gptmini.training.recipe import MOST_TOKENS as MOST_TOKENS
     from gptmini.training.recipe import one_pass_values as one_pass_values
     from gptmini.training.recipe import recipe_for as recipe_for
     from gptmini.training.recipe import steps_for as steps_for

@@ -72,12 +72,15 @@ def steps_for(n_bytes: float, tokens_a_step: int) -> int:
     return round(min(MOST_STEPS, enough))
 
 
-def recipe_for(passes: float, weights_per_byte: float, n_steps: int) -> dict[str, float | None]:
+def recipe_for(
+    passes: float, weights_per_byte: float, n_steps: int, *, averages: bool = True
+) -> dict[str, float | None]:
     """Return the other values, by key, for a run of n_steps that passes over its text so often.
 
-    The blocks of the model have weights_per_byte for each byte of the text.
+    The blocks of the model have weights_per_byte for each byte of the text. `averages` is false if the user has turned
+    the average off.
     """
-    is_averaged = passes >= AVERAGED_PASSES
+    is_averaged = averages and passes >= AVERAGED_PASSES
     passes = min(passes, 1 + PASSES_A_WEIGHT * weights_per_byte)
     weight_decay = DECAY_A_PASS * max(0.0, passes - 1)
     dropout = DROPOUT_A_PASS * max(0.0, passes - FREE_PASSES)

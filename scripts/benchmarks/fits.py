@@ -42,7 +42,7 @@ def subject_of(overrides: Sequence[str]) -> Subject:
     """Compose and check a configuration like gptmini train, prepare its text, and set up this process."""
     settings, typed = settings_of(compose("train", ["trainer.devices=1", *overrides]))
     prepare_process(settings)
-    store, _ = open_tokens(settings, typed)
+    settings, store, _ = open_tokens(settings, typed)
     return Subject(settings=settings, store=store)
 
 

@@ -15,6 +15,7 @@ import numpy as np
 from gptmini.console.table import cut
 from gptmini.data.prepared.ids import Ids, without_marks
 from gptmini.data.prepared.store import TokenStore
+from gptmini.tokenizer import Tokenizer
 
 LEAST_TOKENS = 8
 LEAST_CHARACTERS = 32
@@ -52,11 +53,7 @@ class Copies(NamedTuple):
 
 def find_copies(generated: Sequence[int], store: TokenStore) -> Copies:
     """Find the parts of generated ids, without their prompt, in the training tokens."""
-    # The bytes 10xxxxxx continue a character.
-    n_of_token = [
-        sum(byte & 0xC0 != 0x80 for byte in store.tokenizer.token_bytes(token))
-        for token in generated
-    ]
+    n_of_token = [n_characters_of(token, store.tokenizer) for token in generated]
     n_before = np.cumsum([0, *n_of_token])  # characters before each token, (n + 1,)
     # No shorter part has enough characters.
     length = max(LEAST_TOKENS, LEAST_CHARACTERS // max([1, *n_of_token]))
@@ -73,6 +70,13 @@ def find_copies(generated: Sequence[int], store: TokenStore) -> Copies:
         longest=longest,
         text=store.tokenizer.decode(copied),
     )
+
+
+def n_characters_of(token: int, tokenizer: Tokenizer) -> int:
+    """Return the number of characters that begin in a token. End-of-text has none."""
+    if token == tokenizer.end_of_text:
+        return 0
+    return sum(byte & 0xC0 != 0x80 for byte in tokenizer.token_bytes(token))  # 10xxxxxx continues
 
 
 def runs_in(ids: Sequence[int], training: Ids, length: int) -> list[Span]:
@@ -94,6 +98,7 @@ def runs_in(ids: Sequence[int], training: Ids, length: int) -> list[Span]:
         chunk = without_marks(np.asarray(training[first : first + CHUNK + len(ids)]))
         hashes = window_hashes(chunk, length)[:CHUNK]
         near = np.flatnonzero(is_near[hashes >> np.uint64(48)])
+        near = near[np.isin(hashes[near], own)]
         hashes = hashes[near]
         for value, starts in starts_of.items():
             places = near[hashes == value]
@@ -145,6 +150,10 @@ def place_of(span: Span, store: TokenStore) -> str:
     ends = store.document_ends("train")
     number = int(np.searchsorted(ends, span.place, side="right"))
     first = int(ends[number - 1]) if number else 0
-    before = without_marks(np.asarray(store.tokens("train")[first : span.place]))
-    n_characters = len(store.tokenizer.decode(before.tolist()))
+    n_characters = 0
+    for start in range(first, span.place, CHUNK):
+        before = store.tokens("train")[start : min(start + CHUNK, span.place)]
+        ids, counts = np.unique(without_marks(np.asarray(before)), return_counts=True)
+        for token, count in zip(ids.tolist(), counts.tolist(), strict=True):
+            n_characters += count * n_characters_of(token, store.tokenizer)
     return f"document {number + 1:,}, character {n_characters + 1:,}"

@@ -50,7 +50,7 @@ class TextSize(NamedTuple):
 
 
 def predicted_loss(n_weights: int, n_bytes: float, n_vocab: int) -> float:
-    """Predict the final loss of a run in bits per byte. Use the law only to rank runs on the same text.
+    """Predict the final loss of a run in bits per byte. Use the law only to compare runs on the same text.
 
     Args:
         n_weights: number of weights in the blocks of the model.

@@ -8,6 +8,7 @@ from gptmini.runs import has_checkpoint
 from gptmini.system.errors import UserError
 from gptmini.training.loggers.logger import log, print_line
 from gptmini.training.module import GPTModule
+from gptmini.training.step_reports import StepReport
 from gptmini.training.stopping import Stop
 
 # Number of windows in the line about a bad step. Eight windows are enough to find the text, and they fit into one line.
@@ -54,16 +55,17 @@ class BadSteps(L.Callback):
                 trainer,
                 f"step {bad.step} skipped: {values}; the windows of this step start at tokens {windows} of train.bin",
             )
-            if bad.bad_steps_in_a_row < self.max_bad_steps:
-                continue
+            if bad.bad_steps_in_a_row >= self.max_bad_steps:
+                self._give_up(trainer, bad, values)
 
-            is_saved = has_checkpoint(Path(trainer.default_root_dir))
-            saved = "the latest checkpoint" if is_saved else "no checkpoint"
-            line = (
-                f"{bad.bad_steps_in_a_row} steps in a row had a non-finite loss or gradient "
-                f"(at step {bad.step}: {values}); {saved} was saved before these steps"
-            )
-            print_line(trainer, line)
-            raise UserError(
-                f"{line}; start a new run with a lower optimizer.lr, or check the text of these steps"
-            )
+    def _give_up(self, trainer: L.Trainer, bad: StepReport, values: str) -> None:
+        is_saved = has_checkpoint(Path(trainer.default_root_dir))
+        saved = "the latest checkpoint" if is_saved else "no checkpoint"
+        line = (
+            f"{bad.bad_steps_in_a_row} steps in a row had a non-finite loss or gradient "
+            f"(at step {bad.step}: {values}); {saved} was saved before these steps"
+        )
+        print_line(trainer, line)
+        raise UserError(
+            f"{line}; start a new run with a lower optimizer.lr, or check the text of these steps"
+        )

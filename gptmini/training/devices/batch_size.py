@@ -46,8 +46,10 @@ def choose_batch_size(model: GPT, trainer: TrainerSettings, hardware: Hardware) 
     if trainer.checkpoint_activations:
         recompute_activations(trial)
     # In addition to each weight and its gradient, training stores the two moments of AdamW. Muon stores only one
-    # moment. With several GPUs, training also stores the buckets that the GPUs use to exchange gradients.
+    # moment. An average of the weights is one more copy. With several GPUs, training also stores the buckets that the
+    # GPUs use to exchange gradients.
     n_copies = 2 if trainer.n_ranks == 1 else 3
+    n_copies += trainer.ema_steps is not None
     copies = [torch.empty_like(weight) for weight in trial.parameters() for _ in range(n_copies)]
 
     # The micro-steps can also use memory that torch has already reserved.
