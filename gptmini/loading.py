@@ -21,6 +21,8 @@ from gptmini.system.files import expand_home
 from gptmini.tokenizer import Tokenizer, from_dict, prebuilt
 
 if TYPE_CHECKING:
+    import torch
+
     from gptmini.model import GPT
 
 
@@ -50,23 +52,37 @@ def load(path: str | Path) -> "tuple[GPT, Tokenizer]":
 
 
 def load_for_sampling(
-    path: str | Path, *, device: str, dtype: str, compile: bool = False
+    path: str | Path, *, device: str, dtype: str, compile: bool = False, alone: bool = False
 ) -> "tuple[GPT, Tokenizer]":
     """Load model and tokenizer like load, ready to draw tokens on a device.
 
-    device is auto, cpu, cuda or mps. dtype is auto, fp32, bf16 or fp64. Compiled models cannot be packed.
+    device is auto, cpu, cuda or mps. dtype is auto, fp32, bf16, int8 or fp64. Compiled models cannot be packed.
+    alone says that samples are drawn one at a time, and that the dtype auto may mean int8.
     """
-    from gptmini.generation import pack
+    from gptmini.model import is_packed, pack
     from gptmini.system.hardware import check_compiler, choose_device, choose_dtype
 
     chosen = choose_device(device)
     if compile:
+        if dtype == "int8":
+            raise UserError("compiling does not support dtype=int8; use bf16")
         check_compiler(chosen)
     model, tokenizer = load(path)
-    model.to(device=chosen, dtype=choose_dtype(dtype, chosen, model.n_parameters))
-    if chosen == "cpu" and not compile:
+    alone = alone and not compile
+    place(model, chosen, choose_dtype(dtype, chosen, model.n_parameters, alone=alone))
+    if chosen == "cpu" and not compile and not is_packed(model):
         pack(model)
     return model, tokenizer
+
+
+def place(model: "GPT", device: str, dtype: "torch.dtype | None") -> None:
+    """Move a model to a device, and change the dtype of its weights, unless dtype is None."""
+    from gptmini.model import pack
+
+    is_int8 = dtype is not None and not dtype.is_floating_point
+    model.to(device=device, dtype=None if is_int8 else dtype)
+    if is_int8:
+        pack(model, int8=True)
 
 
 def source_of(path: str | Path) -> ModelSource:

@@ -15,7 +15,7 @@ from gptmini.commands.options import parse_options
 from gptmini.configuration.messages import advising_on_memory
 from gptmini.console.printing import print_lines, print_note, print_resolved_run
 from gptmini.data import find_prepared
-from gptmini.loading import ModelSource, source_of
+from gptmini.loading import ModelSource, place, source_of
 from gptmini.runs import named_run
 from gptmini.system.errors import UserError
 from gptmini.system.process import OUT_OF_RESOURCES, restore_gc_and_sigint
@@ -35,6 +35,7 @@ runs RUN+  run folder such as runs/latest, checkpoint file, or exported folder; 
 --per-document  score each document separately, as lm-evaluation-harness does
 --batch-size COUNT=32  windows per batch
 --device NAME=auto  auto, cpu, cuda or mps
+--dtype fp32|bf16|int8  dtype of the weights, as in gptmini sample (default: the checkpoint's dtype)
 --json  print a JSON object instead of lines
 """
 DESCRIPTION = (
@@ -70,10 +71,13 @@ def main(arguments: list[str]) -> None:
     # Look for the runs before the import of torch, which takes seconds.
     runs = [named_run(path, saved=True) for path in options.runs]
 
-    from gptmini.system.hardware import choose_device
+    from gptmini.system.hardware import choose_device, choose_dtype
 
     restore_gc_and_sigint()
     device = choose_device(options.device)
+    dtype = None
+    if options.dtype is not None:
+        dtype = choose_dtype(options.dtype, device, n_weights=0)  # only auto needs the number
     sources = [source_of(run) for run in runs]
     models = [
         evaluation.TrainedModel(source.path, source.model(), source.tokenizer) for source in sources
@@ -85,7 +89,7 @@ def main(arguments: list[str]) -> None:
 
     measurements = []
     for trained in models:
-        trained.model.to(device)
+        place(trained.model, device, dtype)
         with Console(stderr=True).status("evaluating") as status:
             result = evaluation.measure(
                 trained,

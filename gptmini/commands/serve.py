@@ -79,6 +79,7 @@ def main(arguments: list[str]) -> None:
     request = request_of(options)
 
     from gptmini.loading import load_for_sampling
+    from gptmini.model import dtype_of
     from gptmini.serving import Engine, QuietServer, ServerSettings, application, listen
     from gptmini.system.hardware import dtype_name
 
@@ -118,7 +119,7 @@ def main(arguments: list[str]) -> None:
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(options.host, options.host)
     host = f"[{host}]" if ":" in host else host
     address = f"http://{host}:{listening.getsockname()[1]}"
-    dtype = dtype_name(model.embedding.weight.dtype)
+    dtype = dtype_name(dtype_of(model))
     print_lines(f"serving {settings.model} in {dtype} at {address} (API: {address}/v1)")
     try:
         QuietServer(application(engine, tokenizer, settings)).run(sockets=[listening])

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from gptmini.model.loss import next_token_loss as next_token_loss
     from gptmini.model.loss import split_rows as split_rows
     from gptmini.model.loss import training_loss as training_loss
+    from gptmini.model.packed import dtype_of as dtype_of
     from gptmini.model.packed import is_packed as is_packed
     from gptmini.model.packed import pack as pack
     from gptmini.model.presets import preset as preset

@@ -27,10 +27,11 @@ DEVICE_REASONS = {
     "mps": "no CUDA device found",
     "cpu": "no CUDA or MPS device found",
 }
-# The dtypes of the weights for sampling, by name.
+# The dtypes of the weights for sampling, by name. In int8, only large matrices are int8, and the rest is bf16.
 DTYPES = {
     "fp32": torch.float32,
     "bf16": torch.bfloat16,
+    "int8": torch.int8,
     "fp64": torch.float64,
 }
 
@@ -170,17 +171,26 @@ def _choose_precision(device: str, width: int) -> tuple[str, str]:
     return "bf16", f"bf16 is native on this {kind}"
 
 
-def choose_dtype(dtype: str, device: str, n_weights: int) -> torch.dtype | None:
+def choose_dtype(
+    dtype: str, device: str, n_weights: int, *, alone: bool = False
+) -> torch.dtype | None:
     """Return the dtype of the weights for sampling, or None to keep the dtype of the checkpoint.
 
     'auto' means bf16 on GPUs that support it, and for large models on CPUs with instructions for it, otherwise None.
-    Raises UserError for fp64 on Apple's GPUs, which do not support float64.
+    If samples are drawn alone, it means int8 on such a CPU. int8 is not faster for several samples at the same time.
+    Raises UserError for fp64 on Apple's GPUs, which do not support float64, and for int8 on any GPU.
     """
     if dtype == "auto":
         is_large = device != "cpu" or n_weights >= CPU_BF16_WEIGHTS
-        return torch.bfloat16 if is_large and _has_native_bf16(device) else None
+        if not is_large or not _has_native_bf16(device):
+            return None
+        # In torch for Windows, the kernel for int8 has no vector instructions.
+        is_fast = device == "cpu" and sys.platform != "win32"
+        return torch.int8 if alone and is_fast else torch.bfloat16
     if dtype == "fp64" and device == "mps":
         raise UserError("dtype=fp64 is not available on Apple's GPUs; use device=cpu")
+    if dtype == "int8" and device != "cpu":
+        raise UserError("dtype=int8 is not available on GPUs; use dtype=bf16 or device=cpu")
     return DTYPES[dtype]
 
 

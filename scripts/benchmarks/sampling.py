@@ -22,7 +22,7 @@ from gptmini.checkpoint import header, write_checkpoint
 from gptmini.generation import CompiledSession, Request, Rules, Session, pack
 from gptmini.interop.hugging_face import to_hugging_face
 from gptmini.model import GPT, new_gpt, preset
-from gptmini.system.hardware import DTYPES, choose_device, choose_dtype, clock
+from gptmini.system.hardware import choose_device, choose_dtype, clock
 from gptmini.tokenizer import CharTokenizer
 
 from .fits import fastest
@@ -90,7 +90,12 @@ def options(parser: argparse.ArgumentParser) -> None:
     add("--batch-sizes", nargs="+", type=positive, default=[1, 8], help="samples at a time")
     add("--new-tokens", type=positive, default=256, help="tokens per sample")
     add("--device", default="auto", help="auto, cpu, cuda or mps")
-    add("--dtype", default="auto", choices=("auto", *DTYPES), help="dtype of the weights")
+    add(
+        "--dtype",
+        default="auto",
+        choices=("auto", "fp32", "bf16", "fp64"),
+        help="dtype of the weights",
+    )
     add("--compile", action="store_true", help="compile gptmini's decoding step")
     add_nanogpt(parser)
 

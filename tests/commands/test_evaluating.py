@@ -9,6 +9,7 @@ import torch
 from omegaconf import OmegaConf
 
 import gptmini
+from gptmini.model import packed
 
 
 @pytest.fixture(autouse=True)
@@ -79,6 +80,19 @@ def test_a_run_and_its_evaluation_agree_to_the_last_digit(script, trained):
     assert figures["bits_per_byte"]["value"] == best["val/bits_per_byte"]
     bits = figures["loss"]["value"] / math.log(2) * figures["tokens_per_byte"]
     assert figures["bits_per_byte"]["value"] == pytest.approx(bits, rel=1e-12)
+
+
+def test_the_price_of_fewer_bits_is_measured(script, trained, monkeypatch):
+    monkeypatch.setattr(packed, "LARGE", 0)
+    exact = evaluated(script, "runs/latest")
+    assert evaluated(script, "runs/latest", "--dtype", "fp32") == exact
+    bits = {
+        dtype: evaluated(script, "runs/latest", "--dtype", dtype)["models"][0]["loss"]["value"]
+        for dtype in ("bf16", "int8")
+    }
+    loss = exact["models"][0]["loss"]["value"]
+    assert len({loss, *bits.values()}) == 3
+    assert list(bits.values()) == pytest.approx([loss, loss], rel=0.01)
 
 
 @pytest.mark.parametrize("options", [[], ["--json"]])

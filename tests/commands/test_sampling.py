@@ -15,6 +15,7 @@ from gptmini.commands.sample import main
 from gptmini.commands.sample_output import show_text
 from gptmini.data import prepare
 from gptmini.generation import TextPiece, generate
+from gptmini.model import packed
 from gptmini.tokenizer import CharTokenizer, byte
 from run_folders import save_model
 from toys import Documents, lines
@@ -117,8 +118,9 @@ def test_every_rule_reaches_the_model(script, checkpoint, options):
     assert found != "abc" + expected("abc")[0] + "\n"
 
 
-@pytest.mark.parametrize("dtype", ["fp64", "bf16"])
-def test_dtype_is_that_of_the_weights(script, checkpoint, dtype):
+@pytest.mark.parametrize("dtype", ["fp64", "bf16", "int8"])
+def test_dtype_is_that_of_the_weights(script, checkpoint, dtype, monkeypatch):
+    monkeypatch.setattr(packed, "LARGE", 0)
     arguments = shlex.split("--prompt abc --max-new-tokens 1 --temperature 0 --logprobs")
     result = script("sample", checkpoint, *arguments, "--format", "jsonl", "--dtype", dtype)
     (record,) = records(result)
@@ -128,6 +130,11 @@ def test_dtype_is_that_of_the_weights(script, checkpoint, dtype):
         logits = model.double()(torch.tensor([tokenizer.encode("abc")]))[0, -1]  # (V,)
     error = abs(record["logprobs"][0] - logits.log_softmax(-1).max().item())
     assert error < 1e-12 if dtype == "fp64" else 1e-4 < error < 0.1
+
+
+def test_a_model_in_int8_is_not_compiled(script, checkpoint):
+    result = script("sample", checkpoint, "--compile", "--dtype", "int8", "--device", "cpu")
+    result.assert_refused("dtype=int8", "bf16")
 
 
 def test_typed_lines_are_continued_until_the_input_ends(script, checkpoint, monkeypatch):

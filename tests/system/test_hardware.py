@@ -1,6 +1,7 @@
 """The automatic choices fit the machine."""
 
 import os
+import sys
 
 import pytest
 import torch
@@ -60,19 +61,31 @@ def test_wide_models_train_in_bf16_on_a_cpu_with_instructions_for_it(
 
 
 @pytest.mark.parametrize(
-    ("is_native", "n_weights", "expected"),
+    ("is_native", "n_weights", "alone", "expected"),
     [
-        (True, 10_800_000, None),
-        (True, 124_000_000, torch.bfloat16),
-        (False, 124_000_000, None),
+        (True, 10_800_000, True, None),
+        (True, 124_000_000, False, torch.bfloat16),
+        (True, 124_000_000, True, torch.int8),
+        (False, 124_000_000, True, None),
     ],
 )
-def test_large_models_are_sampled_in_bf16_on_a_cpu_with_instructions_for_it(
-    monkeypatch, is_native, n_weights, expected
+def test_large_models_are_sampled_in_fewer_bits_on_a_cpu_with_instructions_for_it(
+    monkeypatch, is_native, n_weights, alone, expected
 ):
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: is_native)
-    assert choose_dtype("auto", "cpu", n_weights) == expected
+    monkeypatch.setattr(sys, "platform", "linux")
+    assert choose_dtype("auto", "cpu", n_weights, alone=alone) == expected
+    if expected == torch.int8:
+        monkeypatch.setattr(sys, "platform", "win32")
+        assert choose_dtype("auto", "cpu", n_weights, alone=alone) == torch.bfloat16
     assert choose_dtype("fp32", "cpu", n_weights) == torch.float32
+
+
+@pytest.mark.parametrize("device", ["cuda", "mps"])
+def test_int8_is_refused_on_a_gpu(device):
+    assert choose_dtype("int8", "cpu", 1) == torch.int8
+    with pytest.raises(UserError, match="bf16"):
+        choose_dtype("int8", device, 1)
 
 
 @pytest.mark.parametrize(("bf16", "expected"), [(True, "bf16"), (False, "fp32")])
