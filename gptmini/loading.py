@@ -52,12 +52,11 @@ def load(path: str | Path) -> "tuple[GPT, Tokenizer]":
 
 
 def load_for_sampling(
-    path: str | Path, *, device: str, dtype: str, compile: bool = False, alone: bool = False
+    path: str | Path, *, device: str, dtype: str, compile: bool = False
 ) -> "tuple[GPT, Tokenizer]":
     """Load model and tokenizer like load, ready to draw tokens on a device.
 
     device is auto, cpu, cuda or mps. dtype is auto, fp32, bf16, int8 or fp64. Compiled models cannot be packed.
-    alone says that samples are drawn one at a time, and that the dtype auto may mean int8.
     """
     from gptmini.model import is_packed, pack
     from gptmini.system.hardware import check_compiler, choose_device, choose_dtype
@@ -68,8 +67,7 @@ def load_for_sampling(
             raise UserError("compiling does not support dtype=int8; use bf16")
         check_compiler(chosen)
     model, tokenizer = load(path)
-    alone = alone and not compile
-    place(model, chosen, choose_dtype(dtype, chosen, model.n_parameters, alone=alone))
+    place(model, chosen, choose_dtype(dtype, chosen, model.n_parameters))
     if chosen == "cpu" and not compile and not is_packed(model):
         pack(model)
     return model, tokenizer

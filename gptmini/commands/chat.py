@@ -11,7 +11,7 @@ from gptmini import generation
 from gptmini.commands import sample
 from gptmini.commands.mistakes import one_line_errors
 from gptmini.commands.options import parse_options
-from gptmini.commands.sample_options import DEVICE, RUN, SAMPLING, note_dtype, request_of
+from gptmini.commands.sample_options import DEVICE, RUN, SAMPLING, request_of
 from gptmini.commands.sample_output import SHOWN_ON_TERMINALS, answer_lines
 from gptmini.configuration.messages import advising_on_memory
 from gptmini.console.printing import print_lines, print_note, print_resolved_run
@@ -65,11 +65,10 @@ def main(arguments: list[str]) -> None:
     request = replace(request_of(options), seed=options.seed)
 
     from gptmini.loading import load_for_sampling
+    from gptmini.system.hardware import dtype_name
 
     restore_gc_and_sigint()
-    model, tokenizer = load_for_sampling(
-        run, device=options.device, dtype=options.dtype, alone=True
-    )
+    model, tokenizer = load_for_sampling(run, device=options.device, dtype=options.dtype)
     if tokenizer.chat_template is None:
         raise UserError(
             f"{run} has no chat template; use --raw, or fine-tune the model: "
@@ -78,7 +77,8 @@ def main(arguments: list[str]) -> None:
     messages = system_messages(options.system)
     conversation = generation.Conversation(model, tokenizer, request, messages)
     print_resolved_run(options.run, run)
-    note_dtype(options, model)
+    if options.dtype == "auto" and dtype_name(model.embedding.weight.dtype) == "bf16":
+        print_note("note: the model computes in bf16; --dtype fp32 is slower and more precise")
     hint = "(Ctrl-C stops an answer, Ctrl-D ends the chat, /help lists the commands)"
     sys.exit(answer_lines(partial(respond, conversation), hint))
 

@@ -12,7 +12,7 @@ from gptmini import data, generation
 from gptmini.commands.mistakes import one_line_errors
 from gptmini.commands.options import parse_options
 from gptmini.commands.prompts import prompt_from, prompts_from
-from gptmini.commands.sample_options import DEVICE, RUN, SAMPLING, note_dtype, request_of
+from gptmini.commands.sample_options import DEVICE, RUN, SAMPLING, request_of
 from gptmini.commands.sample_output import answer_lines, show_jsonl, show_text
 from gptmini.configuration.messages import advising_on_memory
 from gptmini.console.printing import print_note, print_resolved_run
@@ -64,16 +64,10 @@ def main(arguments: list[str]) -> None:
     from gptmini.tokenizer import chat_encoder_of
 
     restore_gc_and_sigint()
-    n_samples = options.num_samples * max(1, len(prompts))
     model, tokenizer = load_for_sampling(
-        run,
-        device=options.device,
-        dtype=options.dtype,
-        compile=options.compile,
-        alone=min(n_samples, options.batch_size) == 1,
+        run, device=options.device, dtype=options.dtype, compile=options.compile
     )
     print_resolved_run(options.run, run)
-    note_dtype(options, model)
     if tokenizer.chat_template is not None:
         # The model can continue text, even if its chat template is invalid.
         with suppress(UserError):

@@ -1,21 +1,16 @@
 """The options of the commands that generate text: sample, chat and serve."""
 
 import argparse
-from typing import TYPE_CHECKING
 
 from gptmini import generation
-from gptmini.console.printing import print_note
 from gptmini.settings import SAMPLE_TEMPERATURE
-
-if TYPE_CHECKING:
-    from gptmini.model import GPT
 
 RUN = """
 run RUN  run folder such as runs/latest, checkpoint file, or exported folder; runs/NAME means its latest run
 """
 DEVICE = """
 --device NAME=auto  auto, cpu, cuda or mps
---dtype auto|fp32|bf16|int8|fp64=auto  dtype of the weights; auto: the fastest here, otherwise the checkpoint's dtype
+--dtype auto|fp32|bf16|int8|fp64=auto  dtype of the weights; auto: bf16 if fast here, otherwise the checkpoint's dtype
 """
 # gptmini.generation.Rules checks the ranges.
 SAMPLING = rf"""
@@ -37,13 +32,3 @@ def request_of(options: argparse.Namespace) -> "generation.Request":
         stop=options.stop,
         ignore_end_of_text=options.ignore_end_of_text,
     )
-
-
-def note_dtype(options: argparse.Namespace, model: "GPT") -> None:
-    """Tell the user if --dtype auto made the model less precise."""
-    from gptmini.model import dtype_of
-    from gptmini.system.hardware import dtype_name
-
-    name = dtype_name(dtype_of(model))
-    if options.dtype == "auto" and name in ("bf16", "int8"):
-        print_note(f"note: the model computes in {name}; --dtype fp32 is slower and more precise")

@@ -13,6 +13,8 @@ from gptmini.generation.session import Session
 from gptmini.model import GPT, GPTCache
 from gptmini.tokenizer import Tokenizer
 
+MOST_COMPILED = 256
+
 
 class CompiledSession(Session):
     """A session whose step is compiled. A step advances all rows.
@@ -26,6 +28,8 @@ class CompiledSession(Session):
     def __init__(self, model: GPT, tokenizer: Tokenizer, **options: Any) -> None:
         """Allocate the cache. The arguments are those of Session."""
         super().__init__(model, tokenizer, **options)
+        # Each session compiles its own sizes. By default, torch refuses the ninth.
+        torch._dynamo.config.recompile_limit = MOST_COMPILED
         # dynamic=False: each batch size is compiled, because a CUDA graph has fixed shapes.
         self._compiled_draw = torch.compile(super()._draw, fullgraph=True, dynamic=False)
         self._groups: dict[tuple[Rules | None, ...], RuleGroups] = {}

@@ -171,22 +171,15 @@ def _choose_precision(device: str, width: int) -> tuple[str, str]:
     return "bf16", f"bf16 is native on this {kind}"
 
 
-def choose_dtype(
-    dtype: str, device: str, n_weights: int, *, alone: bool = False
-) -> torch.dtype | None:
+def choose_dtype(dtype: str, device: str, n_weights: int) -> torch.dtype | None:
     """Return the dtype of the weights for sampling, or None to keep the dtype of the checkpoint.
 
     'auto' means bf16 on GPUs that support it, and for large models on CPUs with instructions for it, otherwise None.
-    If samples are drawn alone, it means int8 on such a CPU. int8 is not faster for several samples at the same time.
     Raises UserError for fp64 on Apple's GPUs, which do not support float64, and for int8 on any GPU.
     """
     if dtype == "auto":
         is_large = device != "cpu" or n_weights >= CPU_BF16_WEIGHTS
-        if not is_large or not _has_native_bf16(device):
-            return None
-        # In torch for Windows, the kernel for int8 has no vector instructions.
-        is_fast = device == "cpu" and sys.platform != "win32"
-        return torch.int8 if alone and is_fast else torch.bfloat16
+        return torch.bfloat16 if is_large and _has_native_bf16(device) else None
     if dtype == "fp64" and device == "mps":
         raise UserError("dtype=fp64 is not available on Apple's GPUs; use device=cpu")
     if dtype == "int8" and device != "cpu":

@@ -130,6 +130,15 @@ def test_a_compiled_step_follows_the_rules_of_each_row_also_when_a_row_is_refill
     assert draw(CompiledSession) == draw(Session)
 
 
+def test_more_sessions_than_torch_keeps_by_default_can_be_compiled(monkeypatch):
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
+    torch.compiler.reset()
+    model = make()
+    for n_tokens in range(1, 11):
+        ids = generate(model, [[1, 2]], n_tokens, compile=True, temperature=0)
+        assert ids == generate(model, [[1, 2]], n_tokens, temperature=0)
+
+
 class ScalarReads(TorchDispatchMode):
     """Counts single numbers that the host reads from a tensor; each read would wait for the GPU."""
 

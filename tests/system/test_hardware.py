@@ -1,7 +1,6 @@
 """The automatic choices fit the machine."""
 
 import os
-import sys
 
 import pytest
 import torch
@@ -61,23 +60,18 @@ def test_wide_models_train_in_bf16_on_a_cpu_with_instructions_for_it(
 
 
 @pytest.mark.parametrize(
-    ("is_native", "n_weights", "alone", "expected"),
+    ("is_native", "n_weights", "expected"),
     [
-        (True, 10_800_000, True, None),
-        (True, 124_000_000, False, torch.bfloat16),
-        (True, 124_000_000, True, torch.int8),
-        (False, 124_000_000, True, None),
+        (True, 10_800_000, None),
+        (True, 124_000_000, torch.bfloat16),
+        (False, 124_000_000, None),
     ],
 )
-def test_large_models_are_sampled_in_fewer_bits_on_a_cpu_with_instructions_for_it(
-    monkeypatch, is_native, n_weights, alone, expected
+def test_large_models_are_sampled_in_bf16_on_a_cpu_with_instructions_for_it(
+    monkeypatch, is_native, n_weights, expected
 ):
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: is_native)
-    monkeypatch.setattr(sys, "platform", "linux")
-    assert choose_dtype("auto", "cpu", n_weights, alone=alone) == expected
-    if expected == torch.int8:
-        monkeypatch.setattr(sys, "platform", "win32")
-        assert choose_dtype("auto", "cpu", n_weights, alone=alone) == torch.bfloat16
+    assert choose_dtype("auto", "cpu", n_weights) == expected
     assert choose_dtype("fp32", "cpu", n_weights) == torch.float32
 
 
