@@ -34,5 +34,4 @@ def compiling_gpu(monkeypatch):
 
     monkeypatch.setattr(assembling, "choose_hardware", choose)
     monkeypatch.setattr(torch, "compile", lambda function, **options: function)
-    monkeypatch.setattr(compilation, "FEW_STEPS", 0)
     return set_seconds

@@ -35,7 +35,7 @@ runs RUN+  run folder such as runs/latest, checkpoint file, or exported folder; 
 --per-document  score each document separately, as lm-evaluation-harness does
 --batch-size COUNT=32  windows per batch
 --device NAME=auto  auto, cpu, cuda or mps
---dtype fp32|bf16|int8  dtype of the weights, as in gptmini sample (default: the checkpoint's dtype)
+--dtype fp32|bf16|int8  dtype of the weights (default: the checkpoint's dtype, fp32 for a run)
 --json  print a JSON object instead of lines
 """
 DESCRIPTION = (

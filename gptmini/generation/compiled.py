@@ -5,36 +5,31 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from gptmini.attention import Slots
 from gptmini.generation.rules import RuleGroups, Rules
-from gptmini.generation.sample import Sample
-from gptmini.generation.session import Session
+from gptmini.generation.session import ATTENTION, Session
 from gptmini.model import GPT, GPTCache
 from gptmini.tokenizer import Tokenizer
 
+# Each session compiles its own sizes. By default, torch fails at the ninth.
 MOST_COMPILED = 256
 
 
 class CompiledSession(Session):
-    """A session whose step is compiled. A step advances all rows.
+    """A session whose step is compiled. A step advances all rows. If their rules differ, it is not compiled.
 
-    On a GPU, one CUDA graph launches all kernels of a step, from the newest tokens to the drawn ones. There is a graph
-    for each combination of rules and rows.
+    On a GPU, one CUDA graph launches all kernels of a step, from the newest tokens to the drawn ones.
     """
-
-    attention_kernels = None  # all: the shapes never change, so cuDNN builds one plan
 
     def __init__(self, model: GPT, tokenizer: Tokenizer, **options: Any) -> None:
         """Allocate the cache. The arguments are those of Session."""
         super().__init__(model, tokenizer, **options)
-        # Each session compiles its own sizes. By default, torch refuses the ninth.
-        torch._dynamo.config.recompile_limit = MOST_COMPILED
         # dynamic=False: each batch size is compiled, because a CUDA graph has fixed shapes.
         self._compiled_draw = torch.compile(super()._draw, fullgraph=True, dynamic=False)
-        self._groups: dict[tuple[Rules | None, ...], RuleGroups] = {}
-        # By the place of the groups in memory, n_likeliest, and whether there are seen tokens.
-        self._graphs: dict[tuple[int, int | None, bool], tuple[torch.cuda.CUDAGraph, Tensor]] = {}
+        # By the rules, n_likeliest, and whether there are seen tokens.
+        self._graphs: dict[tuple[Rules, int | None, bool], tuple[torch.cuda.CUDAGraph, Tensor]] = {}
         self._inputs = torch.zeros(2, len(self.rows), dtype=torch.float64, device=self.rules_device)
 
     def _new_cache(self, batch_size: int, capacity: int) -> GPTCache:
@@ -48,50 +43,49 @@ class CompiledSession(Session):
     def _start(self, span: slice, lengths: Sequence[int]) -> None:
         self._slots.set_lengths(lengths)
 
-    def _groups_of(self, samples: list[Sample | None]) -> RuleGroups:
-        """Return the same object for the same rules in the same rows, because a graph reads the rows at its address."""
-        rules = tuple(sample.request.rules if sample else None for sample in samples)
-        different = set(rules) - {None}
-        key = tuple(different) if len(different) == 1 else rules
-        if key not in self._groups:
-            self._groups[key] = super()._groups_of(samples)
-        return self._groups[key]
-
     def _draw(
         self, inputs: Tensor, groups: RuleGroups, n_likeliest: int | None, seen: Tensor | None
     ) -> Tensor:
-        if not inputs.is_cuda:
-            return self._compiled_draw(inputs, groups, n_likeliest, seen)
+        if len(groups) > 1:
+            return super()._draw(inputs, groups, n_likeliest, seen)
+        with torch._dynamo.config.patch(recompile_limit=MOST_COMPILED):
+            if not inputs.is_cuda:
+                return self._compiled_draw(inputs, groups, n_likeliest, seen)
 
-        self._inputs.copy_(inputs)
-        key = (id(groups), n_likeliest, seen is None)
-        if key not in self._graphs:
-            self._graphs[key] = self._capture(groups, n_likeliest, seen)
-        graph, drawn = self._graphs[key]
-        graph.replay()
-        return drawn
+            with torch.cuda.device(self.device):
+                self._inputs.copy_(inputs)
+                key = (groups[0][0], n_likeliest, seen is None)
+                if key not in self._graphs:
+                    self._graphs[key] = self._capture(groups, n_likeliest, seen)
+                graph, drawn = self._graphs[key]
+                graph.replay()
+                return drawn
 
     def _capture(
         self, groups: RuleGroups, n_likeliest: int | None, seen: Tensor | None
     ) -> tuple[torch.cuda.CUDAGraph, Tensor]:
         """Return the CUDA graph of a step with these groups, and the tensor to which it writes the result of draw.
 
-        A graph needs kernels that have run before, so first run two steps, and undo what they changed.
+        A graph needs kernels that have run before. So first run two steps, because the second may compile again, and
+        undo what they changed. The keys and values of these steps are in slots that the next step writes.
         """
         changed = [self._slots.lengths, *([] if seen is None else [seen])]
         values = [tensor.clone() for tensor in changed]
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            for _ in range(2):
-                self._compiled_draw(self._inputs, groups, n_likeliest, seen)
-                for tensor, value in zip(changed, values, strict=True):
-                    tensor.copy_(value)
-        torch.cuda.current_stream().wait_stream(stream)
-
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            drawn = self._compiled_draw(self._inputs, groups, n_likeliest, seen)
+        # The shapes of a step never change, so cuDNN needs only one plan.
+        with sdpa_kernel([SDPBackend.CUDNN_ATTENTION, *ATTENTION]):
+            with torch.cuda.stream(stream):
+                for _ in range(2):
+                    self._compiled_draw(self._inputs, groups, n_likeliest, seen)
+                    for tensor, value in zip(changed, values, strict=True):
+                        tensor.copy_(value)
+            torch.cuda.current_stream().wait_stream(stream)
+
+            # Other threads may allocate memory during the capture.
+            with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+                drawn = self._compiled_draw(self._inputs, groups, n_likeliest, seen)
         return graph, drawn
 
 

@@ -3,8 +3,8 @@
 import math
 from collections import deque
 from collections.abc import Generator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -17,6 +17,13 @@ from gptmini.model import GPT, GPTCache
 from gptmini.system.errors import UserError
 from gptmini.tokenizer import Tokenizer, common_prefix_length
 
+# The kernels of attention on a GPU: all except cuDNN's, which builds a plan for each length. On an H200, the first 512
+# tokens of GPT-2 in bf16 took 27 s with cuDNN, and 2 s without.
+ATTENTION = [
+    SDPBackend.FLASH_ATTENTION,
+    SDPBackend.EFFICIENT_ATTENTION,
+    SDPBackend.MATH,
+]
 DIVERGED = "logits must be finite, got NaN or infinity; the model diverged or the file is damaged"
 
 
@@ -38,13 +45,6 @@ class Session:
     half of its tokens is encoded a second time in one pass. A sample depends on its prompt, its rules, its seed and its
     series, but not on other samples.
     """
-
-    # All except cuDNN, which builds a plan for each length. On an H200, the first 512 tokens then took 27 s, not 2 s.
-    attention_kernels: ClassVar[list[SDPBackend] | None] = [
-        SDPBackend.FLASH_ATTENTION,
-        SDPBackend.EFFICIENT_ATTENTION,
-        SDPBackend.MATH,
-    ]
 
     def __init__(
         self,
@@ -106,9 +106,7 @@ class Session:
 
         If the logits of a sample are not finite, the sample ends with finish 'not_finite'.
         """
-        if self.device.type != "cuda" or self.attention_kernels is None:
-            return self._step()
-        with sdpa_kernel(self.attention_kernels):
+        with sdpa_kernel(ATTENTION) if self.device.type == "cuda" else nullcontext():
             return self._step()
 
     def _step(self) -> list[TextPiece]:

@@ -54,6 +54,7 @@ class BudgetChooser:
         self.request = request
         self.watcher = watcher
         self.open_keys = keys_to_choose(settings, request)
+        self.reasons: list[str] = []  # why the run is compiled or not
         self.deadline = request.began + seconds_of(settings.root.budget or 0.0) - SECONDS_AROUND
 
     def choose(self) -> tuple[Settings, TokenStore, bool, Sequence[str]]:
@@ -89,7 +90,7 @@ class BudgetChooser:
         auto = self.settings.auto_keys - self.open_keys
         self.settings, of_recipe = with_recipe(self.settings, store, auto)
         lines = lines_of(self.settings, text, rungs, tokens_a_second)
-        return self.settings, store, prepared_now, [*lines, *of_recipe]
+        return self.settings, store, prepared_now, [*lines, *self.reasons, *of_recipe]
 
     def _choose_sizes(self, text_of: Callable[[int], TextSize]) -> list[Rung]:
         # Report at every width. The progress line itself limits how often it prints.
@@ -124,6 +125,8 @@ class BudgetChooser:
         # trainer.compile=auto suits the most steps that the run may do in its time.
         trainer = replace(settings.trainer, max_steps=int(most), max_time=self._seconds_left())
         module, _ = assemble(replace(settings, trainer=trainer), store)
+        if module.settings.compile != settings.trainer.compile:
+            self.reasons.append(module.hardware.reasons["compile"])
         chosen = {"trainer.compile": module.settings.compile}
         self.settings = build_settings(self.settings.plain, chosen)
         seconds_a_step, warm_up = measure_module(

@@ -69,7 +69,9 @@ def ran_out_of_memory(error: BaseException) -> bool:
     """Whether an error means that the CPU or a GPU ran out of memory. torch has no common class for such errors."""
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return True
-    return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
+    # The last one is of a library such as cuBLAS.
+    parts = ("can't allocate memory", "_ALLOC_FAILED")
+    return isinstance(error, RuntimeError) and any(part in str(error) for part in parts)
 
 
 @contextmanager

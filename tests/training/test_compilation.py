@@ -24,28 +24,26 @@ from training.runs import SETTINGS
         (0.5, 10_000, "1m", False),
         (0.5, 10_000, 61, True),
         (0.5, 121, "1h", True),
-        (100.0, 20, None, False),  # too few to measure
-        (100.0, 21, None, True),
     ],
 )
 def test_a_run_is_compiled_if_its_steps_or_its_time_are_long(
     monkeypatch, seconds_a_step, n_steps, max_time, expected
 ):
     def measure_module(trial, seconds):
-        assert n_steps > 20
         return seconds_a_step, 5.0
 
     monkeypatch.setattr(compilation, "measure_module", measure_module)
     settings = TrainerSettings(**SETTINGS | {"max_time": max_time})
     is_compiled, reason = should_compile(SimpleNamespace(settings=settings), n_steps)
     assert is_compiled is expected
-    assert n_steps == 20 or "1 min 00 s" in reason
+    assert "1 min 00 s" in reason
 
 
 @pytest.mark.parametrize(
     ("error", "expected"),
     [
         (torch.OutOfMemoryError("the memory is full"), True),
+        (RuntimeError("CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate"), True),
         (RuntimeError("a bug"), None),
     ],
 )

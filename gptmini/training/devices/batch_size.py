@@ -8,6 +8,7 @@ from functools import partial
 import torch
 
 from gptmini.model import GPT, training_loss
+from gptmini.system.errors import ran_out_of_memory
 from gptmini.system.hardware import Hardware, give_back_memory
 from gptmini.training.devices.recomputing import recompute_activations
 from gptmini.training.trainer_settings import (
@@ -99,8 +100,7 @@ def peak_bytes(model: GPT, batch_size: int, *, precision: str, compile: bool) ->
                 loss = training_loss(model, tokens, tokens, dtype=dtype)
             loss.backward()
     except RuntimeError as error:
-        # The error comes from torch, or from a library such as cuBLAS.
-        if not isinstance(error, torch.OutOfMemoryError) and "_ALLOC_FAILED" not in str(error):
+        if not ran_out_of_memory(error):
             raise
         return math.inf
     finally:

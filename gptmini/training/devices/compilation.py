@@ -16,7 +16,6 @@ SPEEDUP = 1.5
 # Compilation saves time if the steps take t seconds without it and t > SECONDS_TO_COMPILE + t / SPEEDUP.
 BREAK_EVEN = SECONDS_TO_COMPILE * SPEEDUP / (SPEEDUP - 1)
 SECONDS = 0.5  # how long to measure; about 20 steps of the runs above
-FEW_STEPS = 20  # a run of at most this many steps is not measured
 
 
 def should_compile(trial: GPTModule, n_steps: int) -> tuple[bool, str]:
@@ -25,16 +24,17 @@ def should_compile(trial: GPTModule, n_steps: int) -> tuple[bool, str]:
     The trial is a module like that of the run, but not compiled. It is trained; discard it afterwards. A run that
     trainer.max_time ends does more steps in its time with compilation, from the same BREAK_EVEN on.
     """
-    if n_steps <= FEW_STEPS:
-        return False, f"it never pays off for at most {FEW_STEPS} steps"
     try:
         seconds_a_step, _ = measure_module(trial, seconds=SECONDS)
     except (RuntimeError, MemoryError) as error:
         if not ran_out_of_memory(error):
             raise
         # Compiled code stores fewer activations, and FSDP2 shards the model.
-        return True, "a step without it does not fit into memory"
+        return True, "a step does not fit into memory without compilation"
 
     seconds = min(n_steps * seconds_a_step, trial.settings.max_seconds or math.inf)
-    said = f"{duration(seconds)} of steps without it; it pays off from {duration(BREAK_EVEN)}"
+    said = (
+        f"the steps take {duration(seconds)} without compilation; "
+        f"compilation saves time from {duration(BREAK_EVEN)} on"
+    )
     return seconds > BREAK_EVEN, said
