@@ -10,8 +10,8 @@ from gptmini.training.module import GPTModule
 # On an H200 with PyTorch 2.11, a model of 12 blocks of width 768 compiled in 18 to 23 s.
 SECONDS_TO_COMPILE = 20.0
 # How many times as fast a compiled step is. On the H200, compilation made the entire default run (700 steps of 18 ms
-# without it) 14.5 s slower, and shakespeare_char (500 steps of 27 ms) 10.4 s. With 1.5, compiling took 19 and 15 s
-# there. nanoGPT's README reports 250 ms per iteration without it and 135 ms with it, which is 1.85 times as fast.
+# without it) 14.5 s slower, and shakespeare_char_short (500 steps of 27 ms) 10.4 s. With 1.5, compiling took 19 s and
+# 15 s there. nanoGPT's README reports 250 ms per iteration without it and 135 ms with it, which is 1.85 times as fast.
 SPEEDUP = 1.5
 # Compilation saves time if the steps take t seconds without it and t > SECONDS_TO_COMPILE + t / SPEEDUP.
 BREAK_EVEN = SECONDS_TO_COMPILE * SPEEDUP / (SPEEDUP - 1)

@@ -69,9 +69,9 @@ def copy_speed(setting: Setting) -> dict:
 
 
 def measure_runs(table: Table, setting: Setting) -> None:
-    """Run the entire commands of the default run and of experiment=shakespeare_char, with each choice of compile."""
+    """Run the commands of the default run and of experiment=shakespeare_char_short, with each choice of compile."""
     pydoc = []
-    shakespeare = ["experiment=shakespeare_char"]
+    shakespeare = ["experiment=shakespeare_char_short"]
     if setting.dry:
         # Reading the text of the default run, the help of all Python modules, would take most of a short run's time.
         path = setting.shakespeare or setting.folder / "text.txt"
@@ -87,7 +87,7 @@ def measure_runs(table: Table, setting: Setting) -> None:
     if setting.dry:
         del names["true"]  # Inductor takes half a minute on a CPU
     for compile, said in names.items():
-        for name, overrides in (("pydoc", pydoc), ("shakespeare_char", shakespeare)):
+        for name, overrides in (("pydoc", pydoc), ("shakespeare_char_short", shakespeare)):
             command = partial(whole_run, setting, overrides, compile=compile)
             figures = setting.measure(f"{name}{said}: seconds", "seconds", command)
             if figures is not None:
