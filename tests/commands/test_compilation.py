@@ -50,7 +50,7 @@ def test_a_resumed_run_chooses_again_for_the_steps_that_are_left_if_it_says_auto
     result = script("train", "resume=runs/latest", "trainer.max_steps=8", "trainer.compile=auto")
     assert result.code == 0, result
     assert len(measured) == 2
-    assert "compile  22 s of steps" in result.out
+    assert "compile  the steps take 22 s" in result.out
     assert config_of(newest())["trainer"]["compile"] is False
 
 
@@ -58,7 +58,7 @@ def test_an_estimate_gives_the_choice_of_the_run_and_its_reason(script, short, c
     compiling_gpu(11.0)
     result = script("train", *short, *STEPS, "trainer.max_time=30", "--dry-run")
     assert result.code == 0, result
-    assert "trainer.compile=false: 30 s of steps" in result.out
+    assert "trainer.compile=false: the steps take 30 s" in result.out
 
 
 def test_a_cpu_measures_stores_and_prints_nothing(script, short, monkeypatch):
