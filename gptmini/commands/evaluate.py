@@ -77,7 +77,7 @@ def main(arguments: list[str]) -> None:
     device = choose_device(options.device)
     dtype = None
     if options.dtype is not None:
-        dtype = choose_dtype(options.dtype, device, n_weights=0)  # only auto needs the number
+        dtype = choose_dtype(options.dtype, device)
     sources = [source_of(run) for run in runs]
     models = [
         evaluation.TrainedModel(source.path, source.model(), source.tokenizer) for source in sources

@@ -120,6 +120,7 @@ class BudgetChooser:
         self.watcher.on_progress(Progress(phase="measuring the chosen model"))
         # Dropout takes time. For the measurement, it suits the estimated number of steps.
         settings, _ = with_recipe(self.settings, store, ())
+
         tokens_a_step = settings.trainer.global_batch_size * settings.model.context_length
         most = most_useful_steps(settings.trainer, self.open_keys, text, tokens_a_step)
         # trainer.compile=auto suits the most steps that the run may do in its time.
@@ -129,10 +130,12 @@ class BudgetChooser:
             self.reasons.append(module.hardware.reasons["compile"])
         chosen = {"trainer.compile": module.settings.compile}
         self.settings = build_settings(self.settings.plain, chosen)
+
         seconds_a_step, warm_up = measure_module(
             module,
             seconds=min(CHOSEN_SHARE * self._seconds_left(), CHOSEN_SECONDS),
         )
+
         seconds = self._seconds_left()
         if module.hardware.compile and module.settings.n_ranks > 1:
             # Only this rank has compiled the loss. The other ranks compile it in their first step.

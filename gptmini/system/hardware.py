@@ -171,10 +171,11 @@ def _choose_precision(device: str, width: int) -> tuple[str, str]:
     return "bf16", f"bf16 is native on this {kind}"
 
 
-def choose_dtype(dtype: str, device: str, n_weights: int) -> torch.dtype | None:
+def choose_dtype(dtype: str, device: str, n_weights: int = 0) -> torch.dtype | None:
     """Return the dtype of the weights for sampling, or None to keep the dtype of the checkpoint.
 
     'auto' means bf16 on GPUs that support it, and for large models on CPUs with instructions for it, otherwise None.
+    Only 'auto' needs n_weights, the number of the model's weights.
     Raises UserError for fp64 on Apple's GPUs, which do not support float64, and for int8 on any GPU.
     """
     if dtype == "auto":

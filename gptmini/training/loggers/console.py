@@ -92,7 +92,7 @@ class ConsoleLogger(PlainLogger):
             self.print_line(line, on_console=validated or not self._console.is_terminal)
         if validated and overfitting_begins(self.validations):
             self.print_line(
-                "overfit  val loss rose twice while train loss fell; try more text, model.dropout=0.1 or "
+                "overfit  val loss rose twice while train loss fell; try more text, a higher model.dropout or "
                 "callbacks=early_stopping"
             )
 
