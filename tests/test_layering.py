@@ -24,7 +24,7 @@ LAYERS = (
     ("data", "model"),
     ("checkpoint", "evaluation", "generation", "interop"),
     ("runs",),
-    ("loading", "report", "sweep"),
+    ("loading", "page", "report", "sweep"),
     ("training", "serving"),
     ("configuration",),
     ("job",),

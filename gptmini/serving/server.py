@@ -1,14 +1,10 @@
 """The HTTP server. It has a web page and an API that OpenAI's clients can use."""
 
 import asyncio
-import base64
 import errno
-import hashlib
-import re
 import socket
 from dataclasses import asdict
 from functools import partial
-from importlib.resources import files
 from typing import Any
 
 import uvicorn
@@ -19,6 +15,7 @@ from starlette.requests import Request as HTTPRequest
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
+from gptmini.page import content_security_policy, server_page
 from gptmini.serving.chats import answer_chat
 from gptmini.serving.completions import complete
 from gptmini.serving.connection import Connection, connections_of
@@ -53,7 +50,7 @@ def application(engine: Engine, tokenizer: Tokenizer, settings: ServerSettings) 
         Middleware(Guard, api_key=settings.api_key, hosts=settings.allowed_hosts),
     ]
 
-    page = files("gptmini.serving").joinpath("page.html").read_text(encoding="utf-8")
+    page = server_page()
     policy = {"Content-Security-Policy": content_security_policy(page)}
     routes = [
         Route("/", partial(show_page, page, policy)),
@@ -132,15 +129,6 @@ def listen(host: str, port: int) -> socket.socket:
     # asyncio sends each chunk at once (TCP_NODELAY) only if the socket names its protocol. Otherwise a chunk waits up
     # to 40 ms for the client to acknowledge the previous chunk.
     return socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP, listening.detach())
-
-
-def content_security_policy(page: str) -> str:
-    """Return a policy that lets a browser run only the script and the style of this page."""
-    policy = "default-src 'none'; img-src data:; connect-src 'self'; base-uri 'none'; form-action 'none'; "
-    for tag, content in re.findall(r"<(script|style)>(.*?)</", page, flags=re.DOTALL):
-        digest = base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
-        policy += f"{tag}-src 'sha256-{digest}'; "
-    return policy + "frame-ancestors 'none'"
 
 
 class QuietServer(uvicorn.Server):

@@ -2,19 +2,19 @@
 
 import re
 import shutil
-from importlib.resources import files
 
 import pytest
 import torch
 
 from gptmini.generation import generate
+from gptmini.page import server_page
 from gptmini.tokenizer import chat_encoder_of
 from serving.clients import LETTERS, served
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser")
 DRIVER = shutil.which("chromedriver")
 PATIENCE = 30  # seconds
-PAGE = files("gptmini.serving").joinpath("page.html").read_text(encoding="utf-8")
+PAGE = server_page()
 
 
 def test_the_page_needs_nothing_else_and_never_reads_text_as_html():
