@@ -2,12 +2,14 @@
 
 import argparse
 import os
+from itertools import chain
 
-from gptmini import interop
+from gptmini import interop, page
 from gptmini.commands.mistakes import one_line_errors
 from gptmini.commands.options import parse_options
 from gptmini.console.numbers import with_prefix
-from gptmini.console.printing import print_lines, print_resolved_run
+from gptmini.console.printable import printable
+from gptmini.console.printing import print_lines, print_note, print_resolved_run
 from gptmini.loading import checkpoint_source
 from gptmini.runs import named_run
 from gptmini.settings import SAMPLE_TEMPERATURE
@@ -16,24 +18,35 @@ from gptmini.system.files import encodable
 from gptmini.system.process import restore_gc_and_sigint
 
 KINDS = ("gpt2", "llama", "mistral", "qwen2", "qwen3", "nanochat")
-DTYPES = ("fp32", "bf16", "fp16", "q8_0")
 GGUF = ".gguf"  # suffix of a GGUF file
+PAGE = ".html"  # suffix of a web page with the model in it
+# The dtypes of each kind of export, by the suffix of its name. The first is the default. A folder has no suffix.
+DTYPES = {
+    "": ("fp32", "bf16", "fp16"),
+    GGUF: ("fp32", "bf16", "fp16", "q8_0"),
+    PAGE: ("int8", "bf16", "fp32"),
+}
+ALL_DTYPES = dict.fromkeys(chain(*DTYPES.values()))
 # Suffixes of other files with models. A folder with such a name would look like a file.
 OTHERS = (".bin", ".ckpt", ".onnx", ".pt", ".pth", ".safetensors")
 # The default settings of gptmini sample, with the names that transformers uses. Without top_k=0, transformers would
 # sample only from the 50 most probable tokens.
 SAMPLING = {"do_sample": True, "temperature": SAMPLE_TEMPERATURE, "top_k": 0}
+# Above this number of parameters, a page says how fast it is. A browser multiplies about MULTIPLIED numbers per second on a laptop.
+MANY_PARAMETERS = 60_000_000
+MULTIPLIED = 8e8
 
 
 OPTIONS = f"""
 run RUN  run folder such as runs/latest, or checkpoint file; runs/NAME means its latest run with a checkpoint
-out FILE  new folder to write, or new GGUF file if the name ends in .gguf
+out FILE  new folder to write; new GGUF file if the name ends in .gguf; new web page if it ends in .html
 --as {"|".join(KINDS)}  model type of the folder (default: the type of the imported model, or the most supported one)
---dtype {"|".join(DTYPES)}=fp32  dtype of the weights; q8_0 stores 8.5 bits per weight and requires a GGUF file
+--dtype {"|".join(ALL_DTYPES)}  dtype of the weights; q8_0, 8.5 bits per weight, is for GGUF files and int8 for pages \
+(default: int8 for a page, otherwise fp32)
 """
 DESCRIPTION = (
-    "Write a trained model as a Hugging Face folder for transformers and programs based on it, or as a GGUF file for "
-    "llama.cpp and programs based on it."
+    "Write a trained model as a Hugging Face folder for transformers and programs based on it, as a GGUF file for "
+    "llama.cpp and programs based on it, or as a web page that any browser opens without a server."
 )
 
 
@@ -43,12 +56,19 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     options.kind = vars(options)["as"]
     suffix = options.out.suffix.lower()
     if suffix in OTHERS:
-        raise UserError(f"cannot write {suffix}; give a folder or a {GGUF} file, got {options.out}")
-    options.is_gguf = suffix == GGUF
-    if options.is_gguf and options.kind is not None:
-        raise UserError("--as applies only to a folder, not to a GGUF file; leave out --as")
-    if not options.is_gguf and options.dtype == "q8_0":
-        raise UserError(f"--dtype q8_0 requires a file name that ends in {GGUF}, got {options.out}")
+        raise UserError(
+            f"cannot write {suffix}; give a folder, a {GGUF} or a {PAGE} file, got {options.out}"
+        )
+    options.suffix = suffix if suffix in DTYPES else ""
+    if options.suffix and options.kind is not None:
+        raise UserError(f"--as applies only to a folder, not to a {suffix} file; leave out --as")
+    dtypes = DTYPES[options.suffix]
+    options.dtype = options.dtype or dtypes[0]
+    if options.dtype not in dtypes:
+        fitting = ", ".join(kind or "a folder" for kind in DTYPES if options.dtype in DTYPES[kind])
+        raise UserError(
+            f"--dtype {options.dtype} requires {fitting}, got {options.out}; choose from {', '.join(dtypes)}"
+        )
     return options
 
 
@@ -60,14 +80,24 @@ def main(arguments: list[str]) -> None:
 
     restore_gc_and_sigint()
     out = options.out
-    if options.is_gguf and os.path.lexists(out):
+    if options.suffix and os.path.lexists(out):
         raise UserError(f"{out} already exists; delete it or choose a different name")
-    if not options.is_gguf:
+    if not options.suffix:
         interop.require_empty(out)
 
     source = checkpoint_source(run)
     model = source.model()
-    if options.is_gguf:
+    if options.suffix == PAGE:
+        page.write_page(
+            out,
+            model,
+            source.tokenizer,
+            name=printable(options.run.name or options.run.resolve().name),
+            dtype=options.dtype,
+            defaults={"temperature": SAMPLE_TEMPERATURE},
+        )
+        kind = "a page"
+    elif options.suffix == GGUF:
         kind = interop.write_gguf(
             out,
             model,
@@ -76,7 +106,6 @@ def main(arguments: list[str]) -> None:
             dtype=options.dtype,
             published=source.published,
         )
-        n_bytes = out.stat().st_size
     else:
         kind = interop.write_folder(
             out,
@@ -87,10 +116,15 @@ def main(arguments: list[str]) -> None:
             sampling=SAMPLING,
             published=source.published,
         )
-        n_bytes = sum(file.stat().st_size for file in out.iterdir())
 
     print_resolved_run(options.run, run)
+    files = out.iterdir() if out.is_dir() else [out]
+    n_bytes = sum(file.stat().st_size for file in files)
+    architecture = interop.ARCHITECTURES.get(kind)
     print_lines(
-        f"{out}, {interop.ARCHITECTURES[kind].class_name} in {options.dtype}: {model.n_parameters:,} parameters, "
-        f"{with_prefix(n_bytes, 'B')}"
+        f"{out}, {architecture.class_name if architecture else kind} in {options.dtype}: "
+        f"{model.n_parameters:,} parameters, {with_prefix(n_bytes, 'B')}"
     )
+    if options.suffix == PAGE and model.n_parameters > MANY_PARAMETERS:
+        rate = MULTIPLIED / model.n_parameters
+        print_note(f"note: a browser will write about {rate:.0f} tokens per second")

@@ -5,35 +5,55 @@ import hashlib
 import re
 from importlib.resources import files
 
+# The scripts that run in the worker of a page with a model. Such a page keeps them as text.
+WORKER = ("tokenizer.js", "model.js", "worker.js")
+TENSORS = "<!--tensors-->"  # where the weights belong
+NOWHERE = "default-src 'none'; img-src data:; base-uri 'none'; form-action 'none'; "
 
-def server_page() -> str:
-    """Return the page of gptmini serve."""
-    return _with_parts("page.html")
+
+def server_page() -> tuple[str, str]:
+    """Return the page of gptmini serve, and its content security policy."""
+    page = _page(_script("server.js"))
+    return page, _policy(page, "connect-src 'self'; frame-ancestors 'none'")
 
 
-def _with_parts(name: str) -> str:
-    """Return an HTML file in which the text of each style sheet and each script replaces its link."""
-    folder = files("gptmini.page")
+def file_page(data: str) -> str:
+    """Return a page that has its model in itself.
 
-    def text_of(name: str) -> str:
-        return folder.joinpath(name).read_text(encoding="utf-8")
+    data is JSON without <. The page has the comment TENSORS where the weights belong.
+    """
+    texts = "".join(_script(name, f' id="{name}" type="text/plain"') for name in WORKER)
+    stored = f'<script id="data" type="application/json">{data}</script>\n{TENSORS}\n'
+    page = _page(texts + stored + _script("file.js"))
+    policy = _policy(page, "connect-src 'none'; worker-src blob:")
+    charset = '<meta charset="utf-8">'
+    meta = f'{charset}\n<meta http-equiv="Content-Security-Policy" content="{policy}">'
+    return page.replace(charset, meta, 1)
 
-    html = re.sub(
-        r'<link rel="stylesheet" href="([\w.]+)">',
-        lambda link: f"<style>\n{text_of(link[1])}</style>",
-        text_of(name),
+
+def _page(engine: str) -> str:
+    """Return page.html in which the texts of the style sheet and the scripts replace their links."""
+    page = _text("page.html")
+    page = page.replace(
+        '<link rel="stylesheet" href="page.css">', f"<style>\n{_text('page.css')}</style>"
     )
-    return re.sub(
-        r'<script src="([\w.]+)">',
-        lambda link: f"<script>\n{text_of(link[1])}",
-        html,
-    )
+    page = page.replace('<script src="engine.js"></script>\n', engine)
+    return page.replace('<script src="page.js"></script>\n', _script("page.js"))
 
 
-def content_security_policy(page: str) -> str:
-    """Return a policy that lets a browser run only the script and the style of this page."""
-    policy = "default-src 'none'; img-src data:; connect-src 'self'; base-uri 'none'; form-action 'none'; "
-    for tag, content in re.findall(r"<(script|style)>(.*?)</", page, flags=re.DOTALL):
+def _script(name: str, attributes: str = "") -> str:
+    return f"<script{attributes}>\n{_text(name)}</script>\n"
+
+
+def _text(name: str) -> str:
+    return files("gptmini.page").joinpath(name).read_text(encoding="utf-8")
+
+
+def _policy(page: str, more: str) -> str:
+    """Return a policy that lets a browser run only the scripts and the style of this page."""
+    sources: dict[str, str] = {"script": "", "style": ""}
+    for tag, content in re.findall(r"<(script|style)>(.*?)</\1>", page, flags=re.DOTALL):
         digest = base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
-        policy += f"{tag}-src 'sha256-{digest}'; "
-    return policy + "frame-ancestors 'none'"
+        sources[tag] += f" 'sha256-{digest}'"
+    allowed = "; ".join(f"{tag}-src{hashes}" for tag, hashes in sources.items())
+    return f"{NOWHERE}{allowed}; {more}"

@@ -15,7 +15,7 @@ from starlette.requests import Request as HTTPRequest
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
-from gptmini.page import content_security_policy, server_page
+from gptmini.page import server_page
 from gptmini.serving.chats import answer_chat
 from gptmini.serving.completions import complete
 from gptmini.serving.connection import Connection, connections_of
@@ -50,10 +50,9 @@ def application(engine: Engine, tokenizer: Tokenizer, settings: ServerSettings) 
         Middleware(Guard, api_key=settings.api_key, hosts=settings.allowed_hosts),
     ]
 
-    page = server_page()
-    policy = {"Content-Security-Policy": content_security_policy(page)}
+    page, policy = server_page()
     routes = [
-        Route("/", partial(show_page, page, policy)),
+        Route("/", partial(show_page, page, {"Content-Security-Policy": policy})),
         Route("/health", partial(show_health, model)),
         Route("/attention", partial(show_attention, model), methods=["POST"]),
         Route("/v1/models", partial(show_model, model)),

@@ -28,6 +28,7 @@ from gptmini.tokenizer.letters import letters_to_bytes as letters_to_bytes
 from gptmini.tokenizer.library import METASPACE as METASPACE
 from gptmini.tokenizer.library import LibraryTokenizer as LibraryTokenizer
 from gptmini.tokenizer.library import check_byte_pair_settings as check_byte_pair_settings
+from gptmini.tokenizer.pieces import SPACES as SPACES
 from gptmini.tokenizer.pieces import SPLIT_PATTERN as SPLIT_PATTERN
 from gptmini.tokenizer.restoring import from_dict as from_dict
 from gptmini.tokenizer.restoring import identity_of as identity_of

@@ -1,0 +1,171 @@
+// The worker: it receives the model from the page, and draws a token for each message "next".
+
+const MOST_SHOWN = 64; // number of tokens for which attention is shown, and of tokens before them that count
+const MOST_ATTENDED = 1024;
+const AT_ONCE = 16; // tokens of a prompt between two messages, so that a reader can stop a long prompt
+let model = null;
+let tokenizer = null;
+let sample = null; // the text that is being continued
+
+// Functions that the page calls. Each has one argument and returns what is sent back.
+const CALLS = {
+  load({config, tokenizer: settings, tensors}) {
+    tokenizer = new Tokenizer(settings);
+    model = new Model(config, Object.fromEntries(tensors.map((tensor) => [tensor.name, arrayOf(tensor)])));
+  },
+
+  // Start an answer. request and options are those of engine.generate.
+  start({request, options}) {
+    const {temperature = 1, top_k = 0, top_p = 1, seed, max_tokens = Infinity} = options;
+    const longest = model.config.longest_input;
+    const ids = idsOf(request);
+    let most = max_tokens;
+    if (request.messages) {
+      if (ids.length > longest) {
+        const message = `the chat must have at most ${longest} tokens, got ${ids.length}; shorten the message`;
+        throw Object.assign(new Error(message), {code: "context_length_exceeded"});
+      }
+      // The model must see the whole chat until the answer ends. It does not read the last token of the answer.
+      most = Math.min(most, longest - ids.length + 1);
+    }
+    sample = {
+      ids: [...ids],
+      n_left: most,
+      capacity: Math.min(longest, ids.length + most),
+      temperature, top_k, top_p,
+      random: generator(seed ?? crypto.getRandomValues(new Uint32Array(1))[0]),
+      decoder: new TextDecoder("utf-8", {ignoreBOM: true}),
+      leading: request.messages && request.messages.at(-1).role === "user" ? tokenizer.chat.leading : "",
+    };
+    fill(sample.ids.slice(-sample.capacity));
+  },
+
+  // Return the next piece {text, tokens, ids, finish}. It has no token while the prompt is read.
+  next() {
+    const {ids, capacity, decoder} = sample;
+    if (model.ids.length === capacity) fill(ids.slice(-Math.max(1, Math.floor(capacity / 2))));
+    for (const id of sample.waiting.splice(0, AT_ONCE)) model.step(id);
+    if (sample.waiting.length) return {text: "", tokens: [], ids: [], finish: null};
+
+    const logits = model.unembed(model.step(ids.at(-1)));
+    const id = choose(logits, sample);
+    ids.push(id);
+    sample.n_left--;
+    const ends = tokenizer.ends.includes(id);
+    const finish = ends ? "end_of_text" : sample.n_left === 0 ? "length" : null;
+    let text = ends ? "" : decoder.decode(bytesToArray(tokenizer.tokens[id] ?? ""), {stream: true});
+    if (finish) text += decoder.decode();
+    if (text && text.startsWith(sample.leading)) text = text.slice(sample.leading.length);
+    if (text) sample.leading = "";
+    return {text, tokens: ends ? [] : [describe(logits, id)], ids: [id], finish};
+  },
+
+  // Return the attention between the last tokens of a text or a chat.
+  attention(request) {
+    const ids = idsOf(request);
+    const {longest_input, n_layers, n_heads} = model.config;
+    const attended = ids.slice(-Math.min(longest_input, MOST_ATTENDED));
+    const first = Math.max(0, attended.length - MOST_SHOWN);
+    const weights = Array.from({length: n_layers}, () => Array.from({length: n_heads}, () => []));
+    const width = attended.length - first;
+    const rounded = (row) => Array.from({length: width}, (_, j) => Math.round((row[first + j] ?? 0) * 1000) / 1000);
+
+    model.keep(0);
+    attended.forEach((id, i) => {
+      model.step(id, i < first ? undefined : (layer, head, row) => weights[layer][head].push(rounded(row)));
+    });
+    return {tokens: attended.slice(first).map((id) => tokenizer.textOf(id)), n_tokens: ids.length, weights};
+  },
+
+  // Return the logits after a prompt, for tests.
+  logits(prompt) {
+    model.keep(0);
+    return Array.from(model.unembed(tokenizer.promptIds(prompt).map((id) => model.step(id)).at(-1)));
+  },
+};
+
+self.onmessage = ({data: {call, argument}}) => {
+  try {
+    self.postMessage({result: CALLS[call](argument)});
+  } catch (error) {
+    self.postMessage({error: {message: error.message, code: error.code}});
+  }
+};
+
+function idsOf(request) {
+  return request.messages ? tokenizer.chatIds(request.messages) : tokenizer.promptIds(request.prompt);
+}
+
+// Let the model read these ids, except the newest id, which a step adds. It may have read the first of them already.
+function fill(window) {
+  let n_same = 0;
+  while (n_same < window.length - 1 && model.ids[n_same] === window[n_same]) n_same++;
+  model.keep(n_same);
+  sample.waiting = window.slice(n_same, -1);
+}
+
+// Return the id of the next token: the most probable at temperature 0, otherwise a random token.
+function choose(logits, {temperature, top_k, top_p, random}) {
+  const highest = logits.reduce((a, b) => Math.max(a, b));
+  if (Number.isNaN(highest)) throw new Error("logits must be finite, got NaN; the model diverged");
+  if (temperature === 0) return logits.indexOf(highest);
+
+  const ordered = logits.slice().sort().reverse();
+  const share = (logit) => Math.exp((logit - highest) / temperature); // in proportion to the probability
+  let n_kept = top_k > 0 ? Math.min(top_k, ordered.length) : ordered.length;
+  const total = sumOf(ordered.subarray(0, n_kept).map(share));
+  let reached = 0;
+  for (let i = 0; top_p < 1 && i < n_kept; i++) {
+    reached += share(ordered[i]);
+    if (reached >= top_p * total) n_kept = i + 1;
+  }
+
+  const lowest = ordered[n_kept - 1];
+  const shares = logits.map((logit) => (logit < lowest ? 0 : share(logit)));
+  const goal = random() * sumOf(shares);
+  let sum = 0;
+  return shares.findIndex((value) => (sum += value) > goal);
+}
+
+const sumOf = (values) => values.reduce((a, b) => a + b, 0);
+
+// Return the token {text, logprob, likeliest}. Log-probabilities are in nats, before any rule of sampling.
+function describe(logits, id) {
+  const highest = logits.reduce((a, b) => Math.max(a, b));
+  const normaliser = highest + Math.log(sumOf(logits.map((logit) => Math.exp(logit - highest))));
+  const ids = [];
+  for (const logit of logits.slice().sort().reverse().slice(0, N_LIKELIEST)) {
+    let i = logits.indexOf(logit);
+    while (ids.includes(i)) i = logits.indexOf(logit, i + 1);
+    ids.push(i);
+  }
+  return {
+    text: tokenizer.textOf(id),
+    logprob: logits[id] - normaliser,
+    likeliest: ids.map((i) => [tokenizer.textOf(i), logits[i] - normaliser]),
+  };
+}
+
+const N_LIKELIEST = 10; // number of alternatives of a token
+
+// Return random numbers in [0, 1) that depend only on the seed. Source: mulberry32 by Tommy Ettinger.
+function generator(seed) {
+  let state = (seed ^ (seed / 2 ** 32)) | 0;
+  return () => {
+    state = (state + 0x6d2b79f5) | 0;
+    let mixed = Math.imul(state ^ (state >>> 15), state | 1);
+    mixed ^= mixed + Math.imul(mixed ^ (mixed >>> 7), mixed | 61);
+    return ((mixed ^ (mixed >>> 14)) >>> 0) / 2 ** 32;
+  };
+}
+
+// Return a tensor {data, columns} from its bytes in base64.
+function arrayOf({dtype, columns, text}) {
+  const binary = atob(text);
+  const bytes = new Uint8Array(binary.length);
+  for (let i = 0; i < bytes.length; i++) bytes[i] = binary.charCodeAt(i);
+  if (dtype === "int8") return {data: new Int8Array(bytes.buffer), columns};
+  if (dtype === "fp32") return {data: new Float32Array(bytes.buffer), columns};
+  // bf16 is the first half of fp32.
+  return {data: new Float32Array(Uint32Array.from(new Uint16Array(bytes.buffer), (half) => half << 16).buffer), columns};
+}
