@@ -32,7 +32,7 @@ OTHERS = (".bin", ".ckpt", ".onnx", ".pt", ".pth", ".safetensors")
 # The default settings of gptmini sample, with the names that transformers uses. Without top_k=0, transformers would
 # sample only from the 50 most probable tokens.
 SAMPLING = {"do_sample": True, "temperature": SAMPLE_TEMPERATURE, "top_k": 0}
-# Above this number of parameters, a page says how fast it is. A browser multiplies about MULTIPLIED numbers per second on a laptop.
+# Above this number of parameters, a page is slow. A browser multiplies about MULTIPLIED weights per second.
 MANY_PARAMETERS = 60_000_000
 MULTIPLIED = 8e8
 
