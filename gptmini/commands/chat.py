@@ -21,6 +21,7 @@ from gptmini.system.errors import UserError, did_you_mean
 from gptmini.system.files import encodable, expand_home
 from gptmini.system.process import restore_gc_and_sigint
 from gptmini.system.signals import CtrlC
+from gptmini.tokenizer import missing_template
 
 OPTIONS = rf"""
 {RUN}
@@ -70,10 +71,7 @@ def main(arguments: list[str]) -> None:
     restore_gc_and_sigint()
     model, tokenizer = load_for_sampling(run, device=options.device, dtype=options.dtype)
     if tokenizer.chat_template is None:
-        raise UserError(
-            f"{run} has no chat template; use --raw, or fine-tune the model: "
-            f"gptmini train chats.jsonl init_from={run} data.template=chat"
-        )
+        raise UserError(f"{missing_template(run)}; or continue text with --raw")
     messages = system_messages(options.system)
     conversation = generation.Conversation(model, tokenizer, request, messages)
     print_resolved_run(options.run, run)

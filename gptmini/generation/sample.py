@@ -64,9 +64,7 @@ class Sample:
         self.ids = list(request.prompt)  # prompt and drawn tokens
         self.uniforms = uniforms(request.seed, request.series)  # random numbers of this sample
         self.n_characters = 0  # in the drawn tokens, without an incomplete character at the end
-        self._ends: set[int | None] = set()
-        if not request.ignore_end_of_text:
-            self._ends = {tokenizer.end_of_text, *tokenizer.more_ends}
+        self._ends = () if request.ignore_end_of_text else tokenizer.ends
         self._leading = request.leading
         self._pending: list[int] = []  # newest ids; the last id may end within a character
         self._n_certain = 0  # number of certain characters in the text of the pending ids

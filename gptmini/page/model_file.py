@@ -15,7 +15,7 @@ from gptmini.model import GPT, NORM_EPS
 from gptmini.page.assembling import TENSORS, file_page
 from gptmini.page.tokenizer_settings import tokenizer_settings
 from gptmini.system.files import replacing
-from gptmini.tokenizer import Tokenizer
+from gptmini.tokenizer import Tokenizer, missing_template
 
 
 def write_page(
@@ -38,7 +38,10 @@ def write_page(
 
     Raises UserError if the page does not support the tokenizer.
     """
-    tokens, reason = tokenizer_settings(tokenizer)
+    tokens = tokenizer_settings(tokenizer)
+    reason = missing_template(name)
+    if tokenizer.chat_template is not None:
+        reason = f"{name} has a chat template that is a program; gptmini serve runs it"
     stored = list(_stored(model, dtype))
     data = {
         "described": {

@@ -1,121 +1,23 @@
+// The page: what one types and what the model writes, as turns. The constant engine answers; see server.js and file.js.
 "use strict";
-const $ = (id) => document.getElementById(id);
-const messages = []; // the messages of the chat so far, each {role, content}
-let start = 0; // index of the first message that the model still sees
-let model = "";
-let running = null; // the AbortController of the answer that is being received, or null
-let mode = "text";
-let continued = ""; // in the mode text: the prompt and its continuation
-// Values that have no effect. They are sent if a field is empty, because the server may have other defaults.
-const OFF = {top_k: 0, top_p: 1};
 
-function make(name, text, className) {
+const $ = (id) => document.getElementById(id);
+// A turn is {role, content, element, pieces}: a message of a chat, or a part of the one text. A piece of a turn that the
+// model wrote is {text, tokens, element}; several tokens are one piece if only together they are characters.
+let turns = [];
+let start = 0; // index of the first turn of a chat that the model still sees
+let described = {defaults: {}, ends: []};
+let running = null; // the AbortController of the answer that is being received, or null
+let n_retries = 0; // since the last message; with a fixed seed, each retry has another seed
+// Values that have no effect. They are sent if a field is empty, because the engine may have other defaults.
+const OFF = {top_k: 0, top_p: 1};
+const isChat = () => document.querySelector("input[value=chat]").checked;
+
+function make(name, text, className = "") {
   const element = document.createElement(name);
   if (text !== undefined) element.textContent = text;
-  if (className) element.className = className;
+  element.className = className;
   return element;
-}
-
-function headers() {
-  const sent = {"Content-Type": "application/json"};
-  if ($("api_key").value) sent.Authorization = `Bearer ${$("api_key").value}`;
-  return sent;
-}
-
-// Return the response. If its status is an error, throw an Error with the message of the server.
-async function checked(response) {
-  if (response.ok) return response;
-  if (response.status === 401) $("key_field").hidden = false;
-  const type = response.headers.get("content-type") || "";
-  const body = type.startsWith("application/json") ? await response.json() : null;
-  const message = body && body.error ? body.error.message : `the server answered with the HTTP status ${response.status}`;
-  throw Object.assign(new Error(message), {code: body && body.error ? body.error.code : null});
-}
-
-// Yield each JSON object in a stream of server-sent events.
-async function* events(response) {
-  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
-  let rest = "";
-  for (;;) {
-    const {value, done} = await reader.read();
-    if (done) return;
-    const parts = (rest + value).split("\n\n");
-    rest = parts.pop();
-    for (const part of parts) {
-      const data = part.replace(/^data: /, "");
-      if (data === "[DONE]") return;
-      yield JSON.parse(data);
-    }
-  }
-}
-
-// Sampling
-
-function options() {
-  const chosen = {model, stream: true};
-  for (const name of ["temperature", "top_k", "top_p", "seed", "max_tokens"]) {
-    if ($(name).value !== "") chosen[name] = Number($(name).value);
-    else if (name in OFF) chosen[name] = OFF[name];
-  }
-  return chosen;
-}
-
-// Return the tokens of one chunk. Each token is {text, logprob, likeliest: [[text, logprob], ...]}.
-function tokensOf(choice) {
-  const of = choice.logprobs;
-  if (!of) return [];
-  if (of.content) {
-    return of.content.map((token) => ({
-      text: token.token,
-      logprob: token.logprob,
-      likeliest: token.top_logprobs.map((other) => [other.token, other.logprob]),
-    }));
-  }
-  return of.tokens.map((text, i) => ({
-    text,
-    logprob: of.token_logprobs[i],
-    likeliest: Object.entries(of.top_logprobs[i]),
-  }));
-}
-
-// Add a chunk to the output. The chunk is shaded by its probability. If it has several tokens, they have the same shade.
-function addChunk(output, text, tokens) {
-  if (!tokens.length) {
-    output.append(text);
-    return;
-  }
-  const span = make("span", visibleControls(text), "token");
-  const probability = Math.exp(tokens.reduce((sum, token) => sum + token.logprob, 0));
-  span.style.background = `color-mix(in srgb, var(--accent) ${Math.round((1 - probability) * 40)}%, transparent)`;
-  span.tabIndex = 0;
-  span.setAttribute("role", "button");
-  span.setAttribute("aria-label", `${text}: probability ${probability.toFixed(3)}`);
-  span.addEventListener("click", () => showLikeliest(span, tokens));
-  span.addEventListener("focus", () => showLikeliest(span, tokens));
-  output.append(span);
-}
-
-function showLikeliest(span, tokens) {
-  for (const other of document.querySelectorAll(".token.chosen")) other.classList.remove("chosen");
-  span.classList.add("chosen");
-  const rows = $("likeliest");
-  rows.replaceChildren();
-  for (const token of tokens) {
-    const shown = [...token.likeliest].sort((a, b) => b[1] - a[1]);
-    if (!shown.some(([text]) => text === token.text)) shown.push([token.text, token.logprob]);
-    for (const [text, logprob] of shown) {
-      const row = make("tr", undefined, text === token.text ? "drawn" : "");
-      const name = make("td");
-      name.append(make("code", visible(text)));
-      const bar = make("span", "", "bar");
-      bar.style.width = `${Math.max(1, Math.exp(logprob) * 160)}px`;
-      const share = make("td");
-      share.append(bar);
-      row.append(name, make("td", `${(100 * Math.exp(logprob)).toFixed(2)} %`), share);
-      rows.append(row);
-    }
-  }
-  $("alternatives").hidden = false;
 }
 
 // Return the text with escapes instead of control characters, except line breaks and tabs.
@@ -124,234 +26,402 @@ function visibleControls(text) {
 }
 
 function visible(text) {
-  return visibleControls(text).replace(/\n/g, "\\n").replace(/\t/g, "\\t") || "(end of text)";
+  if (described.ends.includes(text)) return "(end of text)";
+  return visibleControls(text).replace(/\n/g, "\\n").replace(/\t/g, "\\t");
 }
 
-// Return the response to a chat. If the chat is too long for the context, leave out its oldest turns.
-async function fetchChat(options) {
+const percent = (share) => (share < 1e-4 ? "< 0.01 %" : `${(100 * share).toFixed(share < 0.1 ? 2 : 1)} %`);
+// The ground of a token: nothing at a probability of 1, and the full colour at 0.001, as in the legend.
+const surprise = (logprob) => Math.min(1, -logprob / Math.log(1000));
+const shade = (strength) => `color-mix(in srgb, var(--mark) ${Math.round(100 * strength)}%, transparent)`;
+
+// What the engine gets
+
+function request() {
+  if (!isChat()) return {prompt: turns.map((turn) => turn.content).join("")};
+  const system = $("system").value.trim() ? [{role: "system", content: $("system").value}] : [];
+  return {messages: [...system, ...turns.slice(start).map(({role, content}) => ({role, content}))]};
+}
+
+function options() {
+  const chosen = {};
+  for (const name of ["temperature", "top_k", "top_p", "seed", "max_tokens"]) {
+    if ($(name).value !== "") chosen[name] = Number($(name).value);
+    else if (name in OFF) chosen[name] = OFF[name];
+  }
+  if ("seed" in chosen) chosen.seed += n_retries;
+  return chosen;
+}
+
+// Turns
+
+function addTurn(role, content = "") {
+  const element = make("div", undefined, `turn ${role}`);
+  element.append(make("div", role === "user" ? "You" : described.model, "who"), make("span", visibleControls(content)));
+  $("turns").append(element);
+  turns.push({role, content, element, pieces: []});
+  return turns.at(-1);
+}
+
+function removeTurn() {
+  const turn = turns.pop();
+  turn.element.remove();
+  start = Math.min(start, turns.length);
+  return turn;
+}
+
+function addPiece(turn, piece) {
+  turn.content += piece.text;
+  turn.pieces.push(piece);
+  piece.element = make("span", visibleControls(piece.text));
+  turn.element.append(piece.element);
+  if (!piece.tokens.length) return;
+
+  const logprob = piece.tokens.reduce((sum, token) => sum + token.logprob, 0);
+  Object.assign(piece.element, {className: "token", role: "button", tabIndex: -1});
+  piece.element.ariaLabel = `${visible(piece.text)}: ${percent(Math.exp(logprob))}`;
+  piece.element.style.background = shade(surprise(logprob));
+  piece.element.onclick = () => showAlternatives(turn, piece);
+}
+
+// Let the model continue. In a chat, it may continue an answer; otherwise, add a turn.
+async function answer() {
+  $("error").textContent = $("note").textContent = "";
+  running = new AbortController();
+  const {signal} = running;
+  const sent = request();
+  const turn = isChat() && turns.at(-1).role === "assistant" ? turns.at(-1) : addTurn("assistant");
+  const log = $("log");
+  let follows = true; // whether the reader is at the end of the text
+  let isComplete = false;
+  showAttention(false);
+  try {
+    let waiting = []; // tokens whose bytes are not a character yet
+    for await (const {text, tokens, finish} of stream(sent, signal)) {
+      if (signal.aborted) break;
+      waiting.push(...tokens);
+      if (text) {
+        follows = log.scrollHeight - log.scrollTop - log.clientHeight < 80;
+        addPiece(turn, {text, tokens: waiting});
+        waiting = [];
+        if (follows) log.scrollTop = log.scrollHeight;
+      }
+      isComplete = Boolean(finish);
+      if (finish === "length" && isChat()) $("note").textContent = "The answer reached its maximum length, or the context is full.";
+    }
+    $("spoken").textContent = turn.content;
+  } catch (error) {
+    if (error.name !== "AbortError") showError(error);
+  }
+  if (turns.at(-1) !== turn) return; // the button Clear has removed it
+  if (!turn.content && !isComplete) $("prompt").value ||= undo();
+  running = null;
+  update();
+  if (follows) log.scrollTop = log.scrollHeight;
+}
+
+// Yield the pieces of an answer. If a chat is too long for the context, leave out its oldest turns.
+async function* stream(sent, signal) {
   for (;;) {
     try {
-      return await fetchAnswer("v1/chat/completions", {...options, messages: messages.slice(start)});
+      return yield* engine.generate(sent, options(), signal);
     } catch (error) {
-      const next = messages.findIndex((message, i) => i > start && message.role === "user");
+      const next = turns.findIndex((turn, i) => i > start && turn.role === "user");
       if (error.code !== "context_length_exceeded" || next < 0) throw error;
       start = next;
+      sent = request();
+      if (sent.messages.at(-1).content === "") sent.messages.pop(); // the answer that is being received
       $("note").textContent = "The oldest messages are left out, because the context is full.";
     }
   }
 }
 
-async function fetchAnswer(path, body) {
-  return checked(await fetch(path, {
-    method: "POST",
-    headers: headers(),
-    body: JSON.stringify(body),
-    signal: running.signal,
-  }));
+// Remove the last answer and the message before it. Return the text of this message.
+function undo() {
+  if (turns.at(-1)?.role === "assistant") removeTurn();
+  return turns.at(-1)?.role === "user" ? removeTurn().content : "";
 }
 
-async function answer() {
-  const prompt = $("prompt").value;
-  if (!model) await loadSettings();
-  $("error").textContent = "";
-  $("attention").hidden = true;
-  $("note").textContent = "";
-  let output = $("output");
-  let question = null;
-  let content = "";
-  let isComplete = false;
-  if (mode === "chat") {
-    if (!prompt.trim()) return;
-    question = {role: "user", content: prompt};
-    messages.push(question);
-    addTurn("user").append(prompt);
-    output = addTurn("assistant");
-    $("prompt").value = "";
-  } else {
-    continued = prompt;
-    output.replaceChildren(make("b", prompt));
-  }
-
-  running = new AbortController();
-  setRunning(true);
-  try {
-    const response = question
-      ? await fetchChat({...options(), logprobs: true, top_logprobs: 10})
-      : await fetchAnswer("v1/completions", {...options(), prompt, logprobs: 10});
-    for await (const event of events(response)) {
-      if (event.error) throw new Error(event.error.message);
-      for (const choice of event.choices) {
-        const text = choice.text ?? choice.delta.content ?? "";
-        addChunk(output, text, tokensOf(choice));
-        content += text;
-        if (!question) continued += text;
-        if (choice.finish_reason === "length") {
-          $("note").textContent = "The answer was stopped, because it reached its maximum length or the context is full.";
-        }
-      }
-    }
-    isComplete = true;
-  } catch (error) {
-    if (error.name !== "AbortError") $("error").textContent = error.message;
-  } finally {
-    // The button Clear may have removed the question.
-    if (question && messages.at(-1) === question) {
-      if (content || isComplete) {
-        messages.push({role: "assistant", content});
-      } else {
-        // The question was not answered. Put it back into the input field.
-        messages.pop();
-        $("turns").lastChild.remove();
-        $("turns").lastChild.remove();
-        $("prompt").value = prompt;
-      }
-    }
-    running = null;
-    setRunning(false);
-    $("prompt").focus();
-  }
+function send() {
+  const typed = $("prompt").value;
+  if (running || (isChat() && !typed.trim())) return;
+  n_retries = 0;
+  $("prompt").value = "";
+  if (typed) addTurn("user", typed);
+  answer();
 }
 
-function addTurn(role) {
-  const turn = make("div", undefined, "turn");
-  turn.append(make("div", role, "who"));
-  const text = make("div", undefined, "text");
-  turn.append(text);
-  $("turns").append(turn);
-  return text;
-}
-
-function setRunning(is) {
-  $("send").disabled = is;
-  $("stop").disabled = !is;
-}
-
-function setMode(value) {
-  mode = value;
-  $("prompt_name").textContent = mode === "chat" ? "Your message" : "Text to continue";
-  $("send").textContent = mode === "chat" ? "Send" : "Continue";
-  $("key").textContent = mode === "chat" ? "Enter" : "Ctrl+Enter";
-  clear();
+function update() {
+  const chats = isChat();
+  const last = turns.at(-1)?.role;
+  document.body.className = chats ? "chat" : "text";
+  $("send").textContent = chats ? "Send" : "Continue";
+  $("prompt").ariaLabel = chats ? "Your message" : "Text to continue";
+  $("prompt").placeholder = chats ? "Your message" : turns.length ? "More text, or nothing" : "Text to continue";
+  $("send").hidden = running !== null;
+  $("stop").hidden = running === null;
+  $("hint").textContent = turns.length ? "" : chats
+    ? "Ask something. Enter sends, Shift+Enter starts a new line, Escape stops."
+    : "Type the start of a text, and the model continues it. Ctrl+Enter sends, Escape stops.";
+  $("actions").hidden = running !== null || last !== "assistant";
+  $("legend").hidden = !document.querySelector("main:not([hidden]) .token");
+  $("reason").hidden = turns.length > 0;
+  $("system_field").hidden = !chats;
+  $("save").disabled = $("clear").disabled = $("look").disabled = turns.length === 0;
+  for (const radio of document.querySelectorAll("input[name=mode]")) radio.disabled = radio.value === "chat" && !described.chats;
 }
 
 function clear() {
-  if (running) running.abort();
-  messages.length = 0;
+  running?.abort();
+  running = null;
+  turns = [];
   start = 0;
   $("turns").replaceChildren();
-  $("output").replaceChildren();
-  continued = "";
-  $("error").textContent = "";
-  $("note").textContent = "";
-  $("alternatives").hidden = true;
-  $("attention").hidden = true;
+  $("error").textContent = $("note").textContent = "";
+  showAttention(false);
+}
+
+function showError(error) {
+  $("error").textContent = error.message;
+  if (!error.isAboutKey) return;
+  $("settings").open = true;
+  $("key_field").hidden = false;
+  $("api_key").focus();
+}
+
+// Alternatives
+
+function showAlternatives(turn, piece) {
+  const [token] = piece.tokens;
+  const likeliest = [...token.likeliest];
+  if (!likeliest.some(([text]) => text === token.text)) likeliest.push([token.text, token.logprob]);
+  const rows = likeliest.map(([text, logprob]) => {
+    const button = make("button");
+    const bar = make("span", "", "bar");
+    bar.style.width = `${Math.max(2, 100 * Math.exp(logprob))}%`;
+    button.append(make("code", visible(text) || " "), bar, make("span", percent(Math.exp(logprob)), "share"));
+    if (text === token.text) button.ariaCurrent = "true";
+    // A token without a character of its own cannot start a text.
+    button.disabled = running !== null || text.startsWith("bytes:") || described.ends.includes(text);
+    button.onclick = () => continueFrom(turn, piece, {...token, text, logprob});
+    return button;
+  });
+  const box = $("alternatives");
+  box.replaceChildren(...rows);
+  box.showPopover();
+  const {left, top, bottom} = piece.element.getBoundingClientRect();
+  box.style.left = `${Math.max(8, Math.min(left, innerWidth - box.offsetWidth - 8))}px`;
+  box.style.top = `${bottom + box.offsetHeight + 8 < innerHeight ? bottom + 4 : Math.max(8, top - box.offsetHeight - 4)}px`;
+  piece.element.ariaExpanded = "true";
+  box.ontoggle = ({newState}) => {
+    if (newState === "open") return;
+    piece.element.ariaExpanded = "false";
+    piece.element.focus();
+  };
+}
+
+// Put another token in the place of a piece, and continue from there.
+function continueFrom(turn, piece, token) {
+  $("alternatives").hidePopover();
+  while (turns.at(-1) !== turn) removeTurn();
+  for (const later of turn.pieces.splice(turn.pieces.indexOf(piece))) later.element.remove();
+  turn.content = turn.pieces.map(({text}) => text).join("");
+  // An answer in a chat starts without the space of its first token.
+  const text = isChat() && !turn.content ? token.text.trimStart() : token.text;
+  addPiece(turn, {text, tokens: [token]});
+  answer();
 }
 
 // Attention
 
-async function showAttention() {
-  $("error").textContent = "";
-  const body = mode === "chat" ? {messages: messages.slice(start)} : {text: continued || $("prompt").value};
-  try {
-    const sent = {method: "POST", headers: headers(), body: JSON.stringify(body)};
-    const {tokens, n_tokens, weights} = await (await checked(await fetch("attention", sent))).json();
-    const heads = $("heads");
-    heads.replaceChildren();
-    weights.forEach((layer, i) => layer.forEach((head, j) => {
-      const name = `layer ${i + 1}, head ${j + 1}`;
-      const button = make("button");
-      button.type = "button";
-      const canvas = make("canvas");
-      draw(canvas, head);
-      button.append(canvas, make("span", name));
-      button.addEventListener("click", () => enlarge(name, head, tokens));
-      heads.append(button);
-    }));
-    $("shown").textContent = n_tokens > tokens.length ? ` (the last ${tokens.length} of ${n_tokens} tokens)` : "";
-    $("large").hidden = true;
-    $("attention").hidden = false;
-  } catch (error) {
-    $("error").textContent = error.message;
-  }
-}
+let attended = null; // what the engine returned: {tokens, n_tokens, weights}
+let row = 0; // the chosen token
+let column = 0; // in the matrix, the token to which it attends
 
-function draw(canvas, head) {
-  const size = head.length;
-  canvas.width = canvas.height = size;
-  const context = canvas.getContext("2d");
-  context.fillStyle = getComputedStyle(document.body).getPropertyValue("color");
-  head.forEach((row, i) => row.forEach((weight, j) => {
-    context.globalAlpha = Math.sqrt(weight); // with a square root, small weights are visible too
-    context.fillRect(j, i, 1, 1);
+async function showAttention(is) {
+  $("look").ariaPressed = String(is);
+  $("attention").hidden = !is;
+  $("log").hidden = is;
+  update();
+  if (!is) return;
+  try {
+    attended = await engine.attention(request());
+  } catch (error) {
+    showAttention(false);
+    return showError(error);
+  }
+  const {tokens, n_tokens, weights} = attended;
+  for (const [id, length] of [["layer", weights.length], ["head", weights[0].length]]) {
+    const names = ["mean", ...Array(length).keys()];
+    if ($(id).length !== names.length) $(id).replaceChildren(...names.map((name) => new Option(name)));
+  }
+  $("shown").textContent = n_tokens > tokens.length ? `the last ${tokens.length} of ${n_tokens} tokens` : "";
+  $("attended").replaceChildren(...tokens.map((text, i) => {
+    const token = make("span", visible(text).replace(/\\n/g, "↵\n"), "token");
+    Object.assign(token, {role: "button", tabIndex: -1, onclick: () => choose(i)});
+    return token;
   }));
+  choose(tokens.length - 1);
 }
 
-function enlarge(name, head, tokens) {
-  $("large_name").textContent = name;
-  const canvas = $("large_canvas");
-  draw(canvas, head);
-  let i = tokens.length - 1; // the row and the column of the chosen cell
-  let j = 0;
-  function choose(row, column) {
-    if (head[row] === undefined || head[row][column] === undefined) return;
-    [i, j] = [row, column];
-    const share = (100 * head[i][j]).toFixed(1);
-    $("large_cell").textContent = `“${visible(tokens[i])}” attends to “${visible(tokens[j])}”: ${share} %`;
-  }
-  canvas.onpointermove = (event) => {
-    const box = canvas.getBoundingClientRect();
-    const row = Math.floor((event.clientY - box.top) / box.height * tokens.length);
-    choose(row, Math.floor((event.clientX - box.left) / box.width * tokens.length));
-  };
-  canvas.onkeydown = (event) => {
-    const step = {ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1]}[event.key];
-    if (!step) return;
-    event.preventDefault();
-    choose(i + step[0], j + step[1]);
-  };
-  $("large").hidden = false;
-  $("large").scrollIntoView({block: "nearest"});
+// Return the matrix of the chosen layer and head, or the mean of all of them.
+function chosenWeights() {
+  const layers = $("layer").value === "mean" ? attended.weights : [attended.weights[$("layer").value]];
+  const matrices = layers.flatMap((heads) => ($("head").value === "mean" ? heads : [heads[$("head").value]]));
+  const mean = (i, j) => matrices.reduce((sum, matrix) => sum + matrix[i][j], 0) / matrices.length;
+  return attended.tokens.map((_, i) => attended.tokens.map((_, j) => mean(i, j)));
 }
 
-// Start
-
-$("form").addEventListener("submit", (event) => { event.preventDefault(); if (!running) answer(); });
-$("stop").addEventListener("click", () => running && running.abort());
-$("clear").addEventListener("click", clear);
-$("look").addEventListener("click", showAttention);
-for (const radio of document.querySelectorAll("input[name=mode]")) {
-  radio.addEventListener("change", () => setMode(radio.value));
+function choose(i, j) {
+  const weights = chosenWeights();
+  row = i;
+  column = j ?? weights[i].indexOf(Math.max(...weights[i]));
+  const name = (place) => `“${visible(attended.tokens[place])}”`;
+  const most = j === undefined ? "attends most to" : "attends to";
+  $("cell").textContent = `${name(row)} ${most} ${name(column)}: ${percent(weights[row][column])}`;
+  [...$("attended").children].forEach((token, place) => {
+    // With a square root, small weights are visible, too.
+    token.style.background = shade(Math.sqrt(weights[i][place] / Math.max(...weights[i])));
+    token.ariaPressed = String(place === i);
+    token.tabIndex = place === i ? 0 : -1;
+  });
+  $("attended").hidden = $("as_matrix").checked;
+  $("matrix").hidden = !$("as_matrix").checked;
+  if ($("as_matrix").checked) drawMatrix(weights);
 }
-document.addEventListener("keydown", (event) => {
-  if (event.key === "Escape" && running) running.abort();
-  if (event.key !== "Enter" || event.isComposing) return;
-  // In a chat, Enter alone sends the message, and Shift+Enter starts a new line.
-  const isSend = event.ctrlKey || event.metaKey || (mode === "chat" && event.target === $("prompt") && !event.shiftKey);
-  if (isSend) {
-    event.preventDefault();
-    if (!running) answer();
-  }
-});
 
-// Load the model's name and the defaults. If the server needs a key, it sends them only to a client that has the key.
-async function loadSettings() {
+const CELL = 16; // pixels
+const MOST_MARGIN = 112;
+let margin = 0; // for the tokens at both axes
+
+function drawMatrix(weights) {
+  const canvas = $("matrix").firstElementChild;
+  const context = canvas.getContext("2d");
+  const font = "12px monospace";
+  context.font = font;
+  const widths = attended.tokens.map((token) => context.measureText(visible(token)).width);
+  margin = Math.min(MOST_MARGIN, Math.max(...widths) + 12);
+  const size = margin + CELL * weights.length;
+  canvas.width = canvas.height = size * devicePixelRatio;
+  canvas.style.width = canvas.style.height = `${size}px`;
+  context.scale(devicePixelRatio, devicePixelRatio);
+  const {color} = getComputedStyle(document.body);
+  Object.assign(context, {fillStyle: color, strokeStyle: color, font});
+  Object.assign(context, {textAlign: "right", textBaseline: "middle"});
+  attended.tokens.forEach((token, i) => {
+    const place = margin + CELL * (i + 0.5);
+    context.fillText(visible(token), margin - 6, place, margin - 8);
+    context.save();
+    context.translate(place, margin - 6);
+    context.rotate(Math.PI / 2);
+    context.fillText(visible(token), 0, 0, margin - 8);
+    context.restore();
+  });
+  weights.forEach((of_row, i) => of_row.forEach((weight, j) => {
+    context.globalAlpha = Math.sqrt(weight);
+    context.fillRect(margin + CELL * j, margin + CELL * i, CELL - 1, CELL - 1);
+  }));
+  context.globalAlpha = 1;
+  context.strokeRect(margin + CELL * column - 0.5, margin + CELL * row - 0.5, CELL, CELL);
+}
+
+function chooseCell(i, j) {
+  const last = attended.tokens.length - 1;
+  if (i >= 0 && j >= 0 && i <= last && j <= last) choose(i, j);
+}
+
+// Buttons and keys
+
+const ARROWS = {ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1]};
+
+$("form").onsubmit = (event) => {
+  event.preventDefault();
+  send();
+};
+$("stop").onclick = () => running?.abort();
+$("clear").onclick = clear;
+$("retry").onclick = () => {
+  removeTurn();
+  n_retries++;
+  answer();
+};
+$("undo").onclick = () => {
+  undo();
+  update();
+};
+$("edit").onclick = () => {
+  $("prompt").value = isChat() ? undo() : request().prompt;
+  if (!isChat()) while (turns.length) removeTurn();
+  update();
+  $("prompt").focus();
+};
+$("copy").onclick = async () => {
+  const text = isChat() ? turns.at(-1).content : request().prompt;
   try {
-    const health = await (await checked(await fetch("health", {headers: headers()}))).json();
-    $("key_field").hidden = !health.needs_key;
-    if (!health.model || model) return;
-    model = health.model;
-    $("model").textContent = model;
-    for (const [name, value] of Object.entries(health.defaults)) {
-      if ($(name) && value !== null) $(name).value = value;
-    }
-    if (health.chats) {
-      document.querySelector("input[value=chat]").checked = true;
-      setMode("chat");
-    }
-  } catch (error) {
-    $("error").textContent = error.message;
+    await navigator.clipboard.writeText(text);
+    $("note").textContent = "Copied.";
+  } catch { // browsers offer the clipboard only to https: and to localhost
+    getSelection().selectAllChildren(isChat() ? turns.at(-1).element : $("turns"));
+    $("note").textContent = "Selected. Press Ctrl+C to copy.";
   }
+};
+$("save").onclick = () => {
+  const said = turns.map(({role, content}) => `${role === "user" ? "You" : described.model}: ${content}\n`);
+  const text = isChat() ? said.join("\n") : request().prompt;
+  const link = make("a");
+  link.href = URL.createObjectURL(new Blob([text], {type: "text/plain"}));
+  link.download = `${described.model.replace(/[^\w.-]+/g, "-")}.txt`;
+  link.click();
+  URL.revokeObjectURL(link.href);
+};
+$("look").onclick = () => showAttention($("attention").hidden);
+$("layer").onchange = $("head").onchange = $("as_matrix").onchange = () => choose(row);
+$("api_key").onchange = () => {
+  engine.setKey($("api_key").value);
+  describe();
+};
+for (const radio of document.querySelectorAll("input[name=mode]")) radio.onchange = clear;
+
+$("matrix").firstElementChild.onpointermove = ({offsetX, offsetY}) =>
+  chooseCell(Math.floor((offsetY - margin) / CELL), Math.floor((offsetX - margin) / CELL));
+
+document.onkeydown = (event) => {
+  const {key, target} = event;
+  if (key === "Escape" && !$("alternatives").matches(":popover-open")) running?.abort();
+  // In a chat, Enter alone sends the message, and Shift+Enter starts a new line.
+  const sends = event.ctrlKey || event.metaKey || (isChat() && !event.shiftKey);
+  if (key === "Enter" && !event.isComposing && target === $("prompt") && sends) send();
+  else if (target.className === "token" && (key === "Enter" || key === " ")) target.click();
+  else if (target.tagName === "CANVAS" && ARROWS[key]) chooseCell(row + ARROWS[key][0], column + ARROWS[key][1]);
+  else if ((target.className === "token" || target === $("log")) && ARROWS[key]?.[1]) focusToken(target, ARROWS[key][1]);
+  else return;
+  event.preventDefault();
+};
+
+// Move the focus from one token to the next or to the one before.
+function focusToken(from, step) {
+  const tokens = [...document.querySelectorAll("main:not([hidden]) .token, section:not([hidden]) .token")];
+  const place = tokens.indexOf(from) + step;
+  tokens.at(place)?.focus();
 }
 
-$("api_key").addEventListener("change", loadSettings);
-loadSettings();
+// Learn the model's name and defaults. An engine that needs a key tells them only to those who have it.
+async function describe() {
+  try {
+    const health = await engine.describe();
+    if (health.needs_key) $("key_field").hidden = false;
+    if (!health.model) return showError(Object.assign(new Error("This server requires its API key."), {isAboutKey: true}));
+    described = health;
+    document.title = $("model").textContent = described.model;
+    $("error").textContent = "";
+    $("reason").textContent = described.chats ? "" : `No chat: ${described.reason}`;
+    for (const [name, value] of Object.entries(described.defaults)) if ($(name) && value !== null) $(name).value = value;
+    document.querySelector(`input[value=${described.chats ? "chat" : "text"}]`).checked = true;
+  } catch (error) {
+    showError(error);
+  }
+  update();
+}
+
+update();
+describe();

@@ -23,12 +23,10 @@ GPT2_PATTERN = (
 )
 EACH_CHARACTER = r"[\s\S]"
 DIGITS = r"\p{N}|[^\p{N}]+"
-NO_TEMPLATE = "the model has no chat template"  # TODO
-NO_CHATS = "the chat template of this model is a program; gptmini serve can run it"
 
 
-def tokenizer_settings(tokenizer: Tokenizer) -> tuple[dict[str, Any], str | None]:
-    """Return the settings that tokenizer.js takes, and the reason if the page cannot chat.
+def tokenizer_settings(tokenizer: Tokenizer) -> dict[str, Any]:
+    """Return the settings that tokenizer.js takes. The setting chat is None if the page cannot chat.
 
     Raises UserError if the page cannot encode text with this tokenizer.
     """
@@ -42,7 +40,7 @@ def tokenizer_settings(tokenizer: Tokenizer) -> tuple[dict[str, Any], str | None
         "whole": True,
         "prefix": list(tokenizer.prefix_ids),
         "empty": [tokenizer.end_of_text or 0],
-        "ends": [i for i in (tokenizer.end_of_text, *tokenizer.more_ends) if i is not None],
+        "ends": tokenizer.ends,
         "chat": None,
     }
     if isinstance(tokenizer, LibraryTokenizer):
@@ -52,10 +50,9 @@ def tokenizer_settings(tokenizer: Tokenizer) -> tuple[dict[str, Any], str | None
             settings["split"] = [GPT2_PATTERN]
         if tokenizer.end_of_text is not None:
             settings["special"] = {tokenizer.decode([tokenizer.end_of_text]): tokenizer.end_of_text}
-    if tokenizer.chat_template is None:
-        return settings, NO_TEMPLATE
-    settings["chat"] = _chat_texts(tokenizer)
-    return settings, None if settings["chat"] else NO_CHATS
+    if tokenizer.chat_template is not None:
+        settings["chat"] = _chat_texts(tokenizer)
+    return settings
 
 
 def _of_library(tree: dict[str, Any]) -> dict[str, Any]:

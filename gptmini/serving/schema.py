@@ -131,6 +131,8 @@ class ChatRequest(_Sampling):
     logprobs: bool = False
     top_logprobs: int = Field(default=0, ge=0, le=MOST_LIKELIEST)
     chat_template_kwargs: dict[str, Any] = {}
+    # vLLM's field: the last message is the start of the answer.
+    continue_final_message: bool = False
 
 
 class AttentionRequest(BaseModel):

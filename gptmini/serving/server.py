@@ -26,7 +26,7 @@ from gptmini.serving.schema import AttentionRequest, parse, token_text
 from gptmini.serving.served_model import ServedModel, ServerSettings, in_thread
 from gptmini.system.errors import UserError
 from gptmini.system.files import allow_open_files
-from gptmini.tokenizer import Tokenizer
+from gptmini.tokenizer import Tokenizer, missing_template
 
 FINISHING = 10  # seconds that open answers have to finish when the server stops
 MOST_SHOWN = 64  # maximum number of tokens for which the web page shows attention
@@ -82,6 +82,8 @@ async def show_health(model: ServedModel, request: HTTPRequest) -> Response:
             "model": settings.model,
             "open": model.engine.n_open,
             "chats": model.tokenizer.chat_template is not None,
+            "reason": missing_template(settings.model),
+            "ends": [model.tokenizer.decode([i]) for i in model.tokenizer.ends],
             "defaults": asdict(settings.request.rules) | {"seed": settings.seed},
         }
     return JSONResponse(health)
@@ -93,7 +95,7 @@ async def show_attention(model: ServedModel, request: HTTPRequest) -> Response:
     if body.messages is None:
         ids = await in_thread("text", model.text_ids, body.text)
     else:
-        ids = await in_thread("messages", model.chat_ids, body.messages, {})
+        ids = await in_thread("messages", model.chat_ids, body.messages, {}, True)
     look = partial(last_attention, model.engine.model, ids, MOST_SHOWN)
     weights = await asyncio.wrap_future(model.engine.call(look))
     tokens = [token_text(model.tokenizer, i) for i in ids[-MOST_SHOWN:]]

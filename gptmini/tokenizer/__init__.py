@@ -17,6 +17,7 @@ from gptmini.tokenizer.byte_pairs import gpt2 as gpt2
 from gptmini.tokenizer.characters import CharTokenizer as CharTokenizer
 from gptmini.tokenizer.characters import character as character
 from gptmini.tokenizer.chat.encoder import chat_encoder_of as chat_encoder_of
+from gptmini.tokenizer.chat.encoder import missing_template as missing_template
 from gptmini.tokenizer.chat.marks import common_prefix_length as common_prefix_length
 from gptmini.tokenizer.chat.plain import plain_text as plain_text
 from gptmini.tokenizer.chat.plain import with_chat_template as with_chat_template

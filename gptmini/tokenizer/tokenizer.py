@@ -43,6 +43,11 @@ class Tokenizer(Protocol):
         """Other ids at which a sample ends too, such as the id that closes an answer in the chat template."""
         return ()
 
+    @property
+    def ends(self) -> list[int]:
+        """The ids at which a sample ends."""
+        return [i for i in (self.end_of_text, *self.more_ends) if i is not None]
+
     def chat_vocabulary(self) -> ChatVocabulary:
         """Return what the encoder of chats needs. Use chat_encoder_of to get the encoder."""
         ...

@@ -244,8 +244,7 @@ def test_texts_and_chats_get_the_same_ids(browser):
             chats.append(
                 [{"role": role, "content": "".join(rng.choices(known, k=6))} for role in roles]
             )
-        settings, reason = tokenizer_settings(tokenizer)
-        assert reason is None
+        settings = tokenizer_settings(tokenizer)
         of_texts, of_chats = browser.execute_script(script, settings, texts, chats)
         assert of_texts == [tokenizer.encode(each) for each in texts], name
         encoder = chat_encoder_of(tokenizer)

@@ -34,6 +34,11 @@ from gptmini.tokenizer.rust_errors import library_errors
 from gptmini.tokenizer.tokenizer import Tokenizer
 
 
+def missing_template(name: object) -> str:
+    """Return the message for a model that was not tuned on chats."""
+    return f"{name} has no chat template; fine-tune it: gptmini train chats.jsonl init_from={name} data.template=chat"
+
+
 # Building an encoder loads the tokenizer once more. A program uses few tokenizers.
 @lru_cache(maxsize=4)
 def chat_encoder_of(tokenizer: Tokenizer) -> "ChatEncoder":
