@@ -27,7 +27,7 @@ SPLIT = "val"
 OPTIONS = f"""
 runs RUN+  run folder such as runs/latest, checkpoint file, or exported folder; runs/NAME means its latest run
 --compare  compare two runs on the same text, document by document
-| --text FILE+  files or folders of text to evaluate on, without gptmini prepare
+| --text PATH+  files, folders or addresses of text to evaluate on, without gptmini prepare
 | --data FOLDER  prepared folder to evaluate on (default: the folder that the run was trained on)
 --field NAME  with --text: the field or column that contains the text of each record (default: '{FIELD}')
 --split train|val  split of the prepared folder (default: {SPLIT})

@@ -22,6 +22,7 @@ from gptmini.configuration.trust import check_components
 from gptmini.key_table import keys_with
 from gptmini.runs import find_run, has_checkpoint, is_run, named_run, read_config
 from gptmini.system.errors import UserError, value_text
+from gptmini.system.files import is_address, name_of_address
 from gptmini.training import Settings
 
 # Keys of stored configurations that gptmini no longer has. A resumed run continues without them.
@@ -67,14 +68,15 @@ def resolve_configuration(composition: Composition) -> tuple[dict[str, Any], Use
 def _default_name(data: Mapping[str, Any], request: UserRequest) -> str:
     """Return the name of the experiment or the text."""
     experiment = request.choices.get("experiment")
-    path = data.get("path")
-    is_file = isinstance(path, str) and Path(path).expanduser().is_file()
+    path = str(data.get("path"))
+    is_file = is_address(path) or Path(path).expanduser().is_file()
     if experiment is not None:
         name = experiment.replace("/", "-")
     elif isinstance(data.get("dataset"), str):
         name = Path(data["dataset"]).name
     elif request.choices["data"] == "text" and is_file:
-        name = Path(str(path)).name.partition(".")[0]
+        name = name_of_address(path) if is_address(path) else Path(path).name
+        name = name.partition(".")[0]
     else:
         name = request.choices["data"] or ""
 

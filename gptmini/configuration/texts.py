@@ -9,7 +9,7 @@ from gptmini.configuration.compose import as_override, quoted
 from gptmini.configuration.keys import files_of_group, groups, known_keys
 from gptmini.configuration.request import key_of
 from gptmini.system.errors import UserError, did_you_mean, value_text
-from gptmini.system.files import exists, expand_home
+from gptmini.system.files import exists, expand_home, is_address
 from gptmini.system.untrusted import is_run_config
 
 
@@ -55,10 +55,10 @@ def without_keys(words: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def is_override(word: str) -> bool:
-    """Whether a word has an equals sign, or is ~KEY. Every other word, and the exact name of a file, is a text."""
-    is_file = exists(word) and Path(word).is_file()
+    """Whether a word has an equals sign, or is ~KEY. Every other word, the name of a file and an address are texts."""
+    is_text = is_address(word) or (exists(word) and Path(word).is_file())
     removes_key = word.startswith("~") and not word.startswith("~/")
-    return not is_file and ("=" in word or removes_key)
+    return not is_text and ("=" in word or removes_key)
 
 
 def override_for(key: str, value: str) -> str:
@@ -75,7 +75,8 @@ def override_for(key: str, value: str) -> str:
 
 
 def _exists(word: str) -> bool:
-    return word == "-" or glob.has_magic(word) or exists(word) or exists(expand_home(word))
+    is_special = word == "-" or glob.has_magic(word) or is_address(word)
+    return is_special or exists(word) or exists(expand_home(word))
 
 
 def _is_key(word: str) -> bool:

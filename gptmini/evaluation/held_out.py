@@ -83,7 +83,7 @@ class _EvaluatedCorpus(TextCorpus):
 class TextFiles:
     """Text files that are read into memory and encoded by the tokenizer of each model."""
 
-    def __init__(self, paths: Sequence[Path], field: str, max_tokens: int | None) -> None:
+    def __init__(self, paths: Sequence[str | Path], field: str, max_tokens: int | None) -> None:
         self.name = ", ".join(str(path) for path in paths)
         self._max_tokens = max_tokens
         # Number of documents that the first model is evaluated on; all other models use the same number.

@@ -1,6 +1,7 @@
 """Write files and folders atomically. While a file or a folder is written, it has a temporary name."""
 
 import os
+import re
 import secrets
 import shlex
 import shutil
@@ -9,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
+from urllib.parse import unquote
 
 PACKAGE = Path(__file__).resolve().parents[1]
 # The folder of gptmini's configuration files. In an installed package, it is inside the package. In a clone of the
@@ -82,6 +84,19 @@ def replace_by_symlink(destination: str, link: Path) -> None:
 def exists(name: str) -> bool:
     """Whether a name is the path of a file or a folder. Path.exists would raise an error for a long name."""
     return os.path.exists(name)  # noqa: PTH110
+
+
+def is_address(text: str) -> bool:
+    """Whether a text is an address such as https://host/book.txt."""
+    return re.match(r"[a-z][a-z0-9+.-]*://", text, flags=re.IGNORECASE) is not None
+
+
+def name_of_address(address: str) -> str:
+    """Return a file name with the extensions of an address, such as book.txt.gz for https://host/book.txt.gz?id=1."""
+    path = re.split(r"[?#]", address, maxsplit=1)[0].rstrip("/")
+    name = re.sub(r"[^\w.-]+", "-", unquote(path.rpartition("/")[2]))
+    # The end of the name has the extensions. A character has up to four bytes, and a file name at most 255.
+    return name[-50:].lstrip(".-") or "text"
 
 
 def expand_home(name: str) -> str:

@@ -9,12 +9,13 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 def serving(answer):
     """Yield a server. answer(path) returns the status, the headers and the body of each response.
 
-    The server has the address .url, and the requested paths in .asked.
+    The server has the address .url, and the requested paths in .asked with their methods in .methods.
     """
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self):
             self.server.asked.append(self.path)
+            self.server.methods.append(self.command)
             status, headers, body = answer(self.path)
             self.send_response(status)
             for name, value in ({"Content-Length": str(len(body))} | headers).items():
@@ -30,6 +31,7 @@ def serving(answer):
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.asked = []
+    server.methods = []
     server.url = f"http://127.0.0.1:{server.server_port}"
     threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
     yield server

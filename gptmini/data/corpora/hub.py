@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import Field, validate_call
 
 from gptmini.console.names import names_of
-from gptmini.data.corpora.published import missing_text_error
 from gptmini.data.corpora.text_corpus import TextCorpus
 from gptmini.data.corpus import HeldOut
+from gptmini.data.reading.downloads import missing_text_error
 from gptmini.data.reading.readers import FieldName, OnError
 from gptmini.settings import STRICT
 from gptmini.system.errors import UserError, downloading

@@ -65,15 +65,21 @@ class Mixture(LinkedCorpus):
         sources: Annotated[dict[FileName, SourceSettings], Field(min_length=1)],
         val_fraction: HeldOut,
         name: FileName = "mixture",
+        *,
+        folder: str = "data/downloads",
+        may_download: bool = True,
     ) -> None:
         """Find the texts and folders. configs/data/mixture.yaml describes the arguments.
+
+        may_download is False if the sources come from a stored run and not from the command line.
 
         The name of the prepared folder starts with `name`.
 
         Raises pydantic.ValidationError for an invalid value. Raises UserError if a path has no text or tokens.
         """
         self.name = name
-        self.sources = [_source(key, settings, val_fraction) for key, settings in sources.items()]
+        usual = {"val_fraction": val_fraction, "folder": folder, "may_download": may_download}
+        self.sources = [_source(key, settings, usual) for key, settings in sources.items()]
         self.is_text = all(isinstance(source.data, TextCorpus) for source in self.sources)
         # The texts that the current or last reading has begun to read.
         self._begun: list[TextCorpus] = []
@@ -190,7 +196,7 @@ class Mixture(LinkedCorpus):
         return first.tokenizer
 
 
-def _source(name: str, settings: SourceSettings, val_fraction: float) -> MixtureSource:
+def _source(name: str, settings: SourceSettings, usual: dict[str, Any]) -> MixtureSource:
     key = f"data.sources.{name}"
     options: dict[str, Any] = dict(settings)
     path = options.pop("path")
@@ -207,8 +213,7 @@ def _source(name: str, settings: SourceSettings, val_fraction: float) -> Mixture
             raise UserError(f"{key}.path must contain text or tokens, got the mixture {path}")
         return MixtureSource(name, weight, store)
 
-    options.setdefault("val_fraction", val_fraction)
     try:
-        return MixtureSource(name, weight, TextCorpus(path, name=name, **options))
+        return MixtureSource(name, weight, TextCorpus(path, name=name, **usual | options))
     except UserError as error:
         raise UserError(f"{key} cannot be read: {error}") from None

@@ -10,13 +10,12 @@ from pydantic import validate_call
 
 from gptmini.data.corpus import Corpus, DigestOf, HeldOut
 from gptmini.data.reading.cutting import in_parts
+from gptmini.data.reading.downloads import DOWNLOAD_TIMEOUT, missing_text_error
 from gptmini.data.reading.opening import decoded, open_text
 from gptmini.settings import STRICT, FileName
 from gptmini.system.errors import UserError
 from gptmini.system.files import replacing
 from gptmini.tokenizer import Document
-
-DOWNLOAD_TIMEOUT = 30  # seconds without a response
 
 
 class PublishedText(Corpus):
@@ -86,11 +85,3 @@ def download(url: str) -> bytes:
         raise UserError(
             f"cannot download {url} ({reason}); give a local copy with data.path=FILE"
         ) from None
-
-
-def missing_text_error(what: str) -> UserError:
-    """Return the error for a missing text that only a run folder names. This folder may come from somebody else."""
-    return UserError(
-        f"{what} is missing, and only a run folder names it; "
-        "if you trust the run, download the text with gptmini prepare"
-    )

@@ -11,6 +11,7 @@ from gptmini.console.escapes import unescaped
 from gptmini.console.names import names_of
 from gptmini.data.corpus import Corpus, DigestOf, HeldOut
 from gptmini.data.reading.chat_formats import CHAT_FIELD, CHAT_VERSION
+from gptmini.data.reading.downloads import local_paths
 from gptmini.data.reading.opening import Encoding, format_of, open_text
 from gptmini.data.reading.paths import Paths, find_files, hold_out, note_about, short_name
 from gptmini.data.reading.readers import FieldName, LossOn, OnError, Reader, Separator, Template
@@ -41,8 +42,12 @@ class TextCorpus(Corpus):
         template: Template | None = None,
         loss_on: LossOn = "all",
         quote: bool | None = None,
+        folder: str = "data/downloads",
+        may_download: bool = True,
     ) -> None:
-        """Find the files. configs/data/text.yaml describes the arguments.
+        """Find the files, and download texts at addresses. configs/data/text.yaml describes the arguments.
+
+        may_download is False if the addresses come from a stored run and not from the command line.
 
         The name is part of the fingerprint. The prepared folder's name starts with it, or with the name of the files if
         the text has the default name. A file that is in path and in val_path is only held out.
@@ -54,6 +59,7 @@ class TextCorpus(Corpus):
             raise UserError(
                 "data.loss_on=answers requires chats with marked answers; set data.template=chat"
             )
+        path = local_paths(self.path_key, path, folder, may_download=may_download)
         self.template = template
         self.loss_on = loss_on
         self.on_error = on_error
@@ -75,6 +81,7 @@ class TextCorpus(Corpus):
         self.val_files: list[Path] = []
         self._notes_on_files = search.notes()
         if val_path is not None:
+            val_path = local_paths("data.val_path", val_path, folder, may_download=may_download)
             held_out = find_files("data.val_path", val_path)
             self.val_files = held_out.files
             self.files, notes = hold_out(search.files, held_out.files)

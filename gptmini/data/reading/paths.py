@@ -168,11 +168,16 @@ def _find(key: str, path: str, takes_own: bool) -> FoundFiles:
         raise UserError(f"{key} must be a regular file or a folder, got {path}")
 
     for file in result.files:
-        ending = ending_of(file)
-        if ending in REFUSED:
-            remedy = "decompress the file" if ending in PACKAGES else "convert it to .txt or .jsonl"
-            raise UserError(f"{key} does not support {ending} files, got {file}; {remedy} first")
+        refuse_ending(key, file)
     return result
+
+
+def refuse_ending(key: str, file: Path) -> None:
+    """Raise UserError if gptmini does not read files with the extension of `file`."""
+    ending = ending_of(file)
+    if ending in REFUSED:
+        remedy = "decompress the file" if ending in PACKAGES else "convert it to .txt or .jsonl"
+        raise UserError(f"{key} does not support {ending} files, got {file}; {remedy} first")
 
 
 def _find_by_glob(key: str, pattern: Path, takes_own: bool) -> FoundFiles:

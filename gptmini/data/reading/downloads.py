@@ -1,0 +1,172 @@
+"""Texts at addresses such as https://host/book.txt. A text is downloaded once, and again if the server changed it."""
+
+import hashlib
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urljoin, urlsplit
+
+from gptmini.console.printing import print_note
+from gptmini.console.progress import Progress
+from gptmini.console.terminal import INTERVAL, progress_line
+from gptmini.data.reading.opening import BLOCK
+from gptmini.data.reading.paths import Paths, refuse_ending
+from gptmini.system.errors import UserError
+from gptmini.system.files import encodable, is_address, name_of_address, replacing
+
+SCHEMES = ("http", "https", "hf", "s3")
+DOWNLOAD_TIMEOUT = 30  # seconds without a response
+# What servers and the hub say about the version of a file, by fsspec's names.
+VERSION = ("size", "ETag", "Last-Modified", "blob_id")
+
+
+def local_paths(key: str, paths: Paths, folder: str, *, may_download: bool) -> list[str | Path]:
+    """Return the paths with a local copy in place of each address. Download a text that is missing or has changed.
+
+    Args:
+        key: name of the configuration key in error messages, such as data.path.
+        paths: paths and addresses, in the forms that gptmini.data.reading.paths.find_files accepts.
+        folder: the folder for the copies.
+        may_download: whether servers may be contacted. If not, existing copies are used.
+
+    Raises UserError if an address is not supported, or if a text has no copy and cannot or must not be downloaded.
+    """
+    path_list = paths if isinstance(paths, list) else [paths]
+    root = Path(folder).expanduser()
+    return [
+        _local_copy(key, path, root, may_download) if is_address(str(path)) else path
+        for path in map(str, path_list)
+    ]
+
+
+def missing_text_error(what: str) -> UserError:
+    """Return the error for a missing text that only a run folder names. This folder may come from somebody else."""
+    return UserError(
+        f"{what} is missing, and only a run folder names it; "
+        "if you trust the run, download the text with gptmini prepare"
+    )
+
+
+def _local_copy(key: str, address: str, root: Path, may_download: bool) -> Path:
+    scheme, _, rest = address.partition("://")
+    if scheme.lower() not in SCHEMES:
+        starts = ", ".join(f"{name}://" for name in SCHEMES)
+        raise UserError(f"{key} must be a path or start with {starts}, got {scheme}://")
+    if "@" in rest.partition("/")[0]:
+        raise UserError(
+            f"{key} must not contain a password, because the run stores it; write it into ~/.netrc"
+        )
+
+    name = name_of_address(address)
+    digest = hashlib.sha256(encodable(address).encode()).hexdigest()[:12]
+    file = root / f"{name.partition('.')[0]}-{digest}" / name
+    refuse_ending(key, Path(name))
+    if not may_download:
+        if not file.is_file():
+            raise missing_text_error(f"the text {address}")
+        return file
+
+    try:
+        _update(scheme.lower(), address, file)
+    except UserError as error:
+        if not file.is_file():
+            raise UserError(f"{error}; download it yourself and give the file") from None
+        print_note(f"warning: {error}; using the copy {file}")
+    return file
+
+
+def _update(scheme: str, address: str, file: Path) -> None:
+    """Download a text unless `file` is its copy. Raise UserError if the server fails. The old copy then remains."""
+    with _one_line_errors(address):
+        system = _file_system(scheme)
+        info = system.info(address)
+        if info["type"] != "file":
+            raise IsADirectoryError("it is a folder")
+    # The query of an address may contain a token.
+    version = {"address": address.partition("?")[0]} | {name: info.get(name) for name in VERSION}
+    description = json.dumps(version, indent=1)
+    path_of_version = file.with_name("version.json")
+    is_known = file.is_file() and path_of_version.is_file()
+    if is_known and path_of_version.read_text(encoding="utf-8") == description:
+        return
+
+    size = info.get("size")
+    shown_size = "" if size is None else f", {size / 1e6:,.1f} MB"
+    print_note(f"downloading {address}{shown_size}")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(file) as new:
+        for block in _blocks(system, scheme, address, size):
+            new.write(block)
+    with replacing(path_of_version) as new:
+        new.write(description.encode("utf-8"))
+
+
+def _blocks(system: Any, scheme: str, address: str, size: int | None) -> Iterator[bytes]:
+    """Yield the bytes at an address, and print the progress. Raise UserError if they are not `size` bytes."""
+    n_bytes = 0
+    began = printed = time.monotonic()
+    # Without a block size, the bytes arrive in one response. s3fs has no such mode.
+    options = {} if scheme == "s3" else {"block_size": 0}
+    with _one_line_errors(address), system.open(address, **options) as source:
+        while block := source.read(BLOCK):
+            n_bytes += len(block)
+            if size is not None and n_bytes > size:
+                break
+            yield block
+            now = time.monotonic()
+            if now - printed >= INTERVAL:
+                printed = now
+                share = None if size is None else n_bytes / size
+                progress = Progress(phase="downloading", n_bytes=n_bytes, share=share)
+                print_note(progress_line(progress, seconds=now - began))
+        if size is not None and n_bytes != size:
+            raise EOFError(f"the server promised {size:,} bytes and sent {n_bytes:,} or more")
+
+
+def _file_system(scheme: str) -> Any:
+    import fsspec
+
+    options: dict[str, Any] = {}
+    if scheme in ("http", "https"):
+        import aiohttp
+
+        tracing = aiohttp.TraceConfig()
+        tracing.on_request_redirect.append(_check_redirect)
+        options["headers"] = {"Accept-Encoding": "identity"}
+        options["client_kwargs"] = {
+            "auto_decompress": False,  # a file keeps its own compression
+            "trust_env": True,  # proxies of the environment, and passwords in ~/.netrc
+            "trace_configs": [tracing],
+            "timeout": aiohttp.ClientTimeout(
+                total=None,
+                sock_connect=DOWNLOAD_TIMEOUT,
+                sock_read=DOWNLOAD_TIMEOUT,
+            ),
+        }
+    # A cached instance may store an old version of the file.
+    return fsspec.filesystem(scheme, skip_instance_cache=True, **options)
+
+
+async def _check_redirect(session: Any, context: Any, redirect: Any) -> None:
+    """Raise ConnectionError if a server redirects to another scheme. Only https:// in place of http:// is allowed."""
+    source = str(redirect.url)
+    target = urlsplit(urljoin(source, redirect.response.headers.get("Location", "")))
+    if target.scheme not in ("https", urlsplit(source).scheme):
+        raise ConnectionError(f"it redirects to {target.scheme}://{target.netloc}")
+
+
+@contextmanager
+def _one_line_errors(address: str) -> Iterator[None]:
+    """Turn an error of fsspec in the block into a UserError. Each of its libraries has error classes of its own."""
+    try:
+        yield
+    except Exception as error:
+        # For HTTP, fsspec raises FileNotFoundError for every error.
+        is_vague = isinstance(error, FileNotFoundError) and error.__cause__ is not None
+        origin = error.__cause__ if is_vague else error
+        message = getattr(origin, "message", str(origin)) or type(origin).__name__
+        reason = f"{getattr(origin, 'status', '')} {message}"
+        raise UserError(f"cannot download {address} ({' '.join(reason.split())})") from None
