@@ -6,6 +6,8 @@ import pytest
 import yaml
 
 import gptmini
+from gptmini.configuration.compose import compose
+from gptmini.configuration.stored import resolve_configuration
 from gptmini.configuration.texts import texts_as_overrides
 from run_folders import config_of
 
@@ -20,6 +22,8 @@ WORDS = [
     (["neu=x.txt"], "neu=x.txt"),
     (["a, b.txt", "neu=x.txt", "7"], ["a, b.txt", "neu=x.txt", "7"]),
     (["7"], "7"),
+    (["https://host/a=[1].txt?b=2,c=3#d"], "https://host/a=[1].txt?b=2,c=3#d"),
+    (["my.txt", "hf://datasets/a/b.jsonl?c="], ["my.txt", "hf://datasets/a/b.jsonl?c="]),
 ]
 
 
@@ -65,6 +69,12 @@ def test_a_text_may_have_any_name(folder, script, names):
     script("prepare", *names, "tokenizer=char")
     (meta,) = (folder / "data").glob("*/meta.json")
     assert json.loads(meta.read_text())["tokenizer"]["characters"] == "ab"[: len(names)]
+
+
+def test_the_text_at_an_address_names_the_run():
+    words = ["https://host/my%20book.txt.gz?token=secret", "seed=2"]
+    plain, _ = resolve_configuration(compose("train", texts_as_overrides(words)))
+    assert plain["name"] == "my-book"
 
 
 def test_python_takes_texts_too(script):

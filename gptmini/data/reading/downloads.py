@@ -18,7 +18,8 @@ from gptmini.system.errors import UserError
 from gptmini.system.files import encodable, is_address, name_of_address, replacing
 
 SCHEMES = ("http", "https", "hf", "s3")
-DOWNLOAD_TIMEOUT = 30  # seconds without a response
+# Seconds without a response. fsspec asks a silent server twice, so that a download hangs for at most a minute.
+DOWNLOAD_TIMEOUT = 30
 # What servers and the hub say about the version of a file, by fsspec's names.
 VERSION = ("size", "ETag", "Last-Modified", "blob_id")
 

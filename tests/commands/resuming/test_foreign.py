@@ -1,9 +1,7 @@
 """A foreign run folder runs no code, and does not make gptmini read, write or send anything outside it."""
 
-import io
 import os
 import shutil
-import urllib.request
 from functools import cache
 from pathlib import Path
 
@@ -16,6 +14,7 @@ from omegaconf import OmegaConf
 
 from commands.resuming.kills import killed
 from commands.resuming.readings import snapshot
+from data.web import serving
 from fuzz.inputs import broken, fuzz
 from gptmini.configuration.compose import compose
 from gptmini.configuration.trust import check_components
@@ -162,25 +161,24 @@ def test_tokens_are_read_where_they_are_and_prepared_in_the_users_own_folder(
     assert "prepared before" in result.out
 
 
+@pytest.mark.parametrize(
+    ("option", "key"), [("shakespeare", "url"), ("text", "path"), ("text", "val_path")]
+)
 def test_no_text_is_downloaded_that_only_the_run_folder_names(
-    complete, resume, monkeypatch, tmp_path
+    complete, resume, tmp_path, option, key
 ):
-    asked = []
-
-    def answer(url, timeout):
-        asked.append(url)
-        return io.BytesIO(b"words that nobody published")
-
-    monkeypatch.setattr(urllib.request, "urlopen", answer)
     complete()
     shutil.rmtree("data")
     place = tmp_path / "theirs"
-    own = yaml.safe_load((CONFIGS / "data" / "shakespeare.yaml").read_text())
-    rewrite(data=own | {"folder": str(place), "url": "http://localhost:1/theirs"})
-    said = "only a run folder names it"
-    resume("trainer.max_steps=9").assert_refused(said)
+    own = yaml.safe_load((CONFIGS / "data" / f"{option}.yaml").read_text())
+    with serving(lambda path: (200, {}, b"words that nobody published")) as server:
+        changes = {"folder": str(place), "path": None, key: f"{server.url}/theirs.txt"}
+        if key == "val_path":
+            changes["path"] = "my.txt"
+        rewrite(data=own | changes)
+        resume("trainer.max_steps=9").assert_refused("only a run folder names it")
+        assert server.asked == []
 
-    assert asked == []
     assert not place.exists()
     assert not Path("data").exists()
 
