@@ -231,13 +231,16 @@ def test_a_file_that_is_named_is_taken_whatever_its_name_is(tmp_path, name):
         ("*.nothing", r"must match .*, got .*nothing$"),
         ("empty", "must contain .*, got the folder .*empty$"),
         ("a.tar.gz", r".* \.tar files, got .*a\.tar\.gz; decompress"),
-        ("*.DOCX", r".* \.docx files, got .*a\.DOCX; convert .* \.txt"),
+        ("a b.PDF", r".* \.pdf files, got .*a b\.PDF; run: pdftotext '.*a b\.PDF' '.*a b\.txt'$"),
+        ("*.DOCX", r".* \.docx files, got .*a\.DOCX; run: pandoc .*=.*a\.txt .*a\.DOCX$"),
+        ("a.doc", r".* \.doc files, got .*a\.doc; convert .* \.txt"),
+        ("a.epub.gz", r".* \.epub files, got .*a\.epub\.gz; convert .* \.txt"),
         ("pipe", "must be a regular file or a folder, got .*pipe"),
     ],
 )
 def test_a_path_that_names_no_text_is_refused_with_what_to_do(tmp_path, name, said):
     (tmp_path / "empty").mkdir()
-    for other in ("a.tar.gz", "a.DOCX"):
+    for other in ("a.tar.gz", "a b.PDF", "a.DOCX", "a.doc", "a.epub.gz"):
         (tmp_path / other).write_text("Text enough.\n")
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(UserError, match=rf"^data\.path {said}"):

@@ -5,6 +5,7 @@ import codecs
 import glob
 import os
 import re
+import shlex
 import shutil
 import sys
 import tempfile
@@ -32,6 +33,9 @@ LONGEST_SHORT_NAME = 30
 PACKAGES = (".lz4", ".zip", ".7z", ".rar", ".tar", ".tgz")
 DOCUMENTS = (".json", ".arrow", ".pdf", ".doc", ".docx", ".odt", ".epub")
 REFUSED = {*PACKAGES, *DOCUMENTS}
+# Commands that write the text of a document into a new file.
+PANDOC = "pandoc --to=plain --wrap=none --output={text} {file}"
+CONVERTERS = {".pdf": "pdftotext {file} {text}", ".docx": PANDOC, ".odt": PANDOC, ".epub": PANDOC}
 # Files with these extensions are skipped in a folder. gptmini and other programs write files with the last three
 # extensions into folders that contain text.
 LEFT_OUT = {*REFUSED, ".bin", ".index", ".ckpt"}
@@ -175,9 +179,13 @@ def _find(key: str, path: str, takes_own: bool) -> FoundFiles:
 def refuse_ending(key: str, file: Path) -> None:
     """Raise UserError if gptmini does not read files with the extension of `file`."""
     ending = ending_of(file)
-    if ending in REFUSED:
-        remedy = "decompress the file" if ending in PACKAGES else "convert it to .txt or .jsonl"
-        raise UserError(f"{key} does not support {ending} files, got {file}; {remedy} first")
+    if ending not in REFUSED:
+        return
+    remedy = "decompress the file" if ending in PACKAGES else "convert it to .txt or .jsonl"
+    if file.suffix.lower() in CONVERTERS:
+        names = {"file": shlex.quote(str(file)), "text": shlex.quote(str(file.with_suffix(".txt")))}
+        remedy = f"run: {CONVERTERS[ending].format(**names)}"
+    raise UserError(f"{key} does not support {ending} files, got {file}; {remedy}")
 
 
 def _find_by_glob(key: str, pattern: Path, takes_own: bool) -> FoundFiles:
