@@ -184,9 +184,8 @@ def test_an_address_that_cannot_be_read_is_refused(tmp_path, address, said):
     assert files_in(tmp_path) == []
 
 
-def test_a_file_of_the_hub_is_downloaded_once(tmp_path, monkeypatch):
-    body = b'{"text": "one"}\n'
-    files = [{"type": "file", "path": "file.jsonl", "size": len(body), "oid": "b" * 40}]
+def test_a_file_of_the_hub_is_downloaded_once_and_again_after_a_change(tmp_path, monkeypatch):
+    file = {"type": "file", "path": "file.jsonl", "size": len('{"text": "one"}')}
     dataset = {"id": "someone/stories", "sha": "a" * 40}
 
     def answer(path):
@@ -195,19 +194,20 @@ def test_a_file_of_the_hub_is_downloaded_once(tmp_path, monkeypatch):
         if path == "/api/datasets/someone/stories":
             return 200, as_json, json.dumps(dataset).encode()
         if path.startswith("/api/datasets/someone/stories/tree/"):
-            return 200, as_json, json.dumps(files).encode()
+            return 200, as_json, json.dumps([file]).encode()
         is_file = path.startswith("/datasets/someone/stories/resolve/")
-        return 200 if is_file else 404, {}, body
+        return 200 if is_file else 404, {}, json.dumps({"text": file["oid"]}).encode()
 
     with serving(answer) as server:
         at_server = partial(fsspec.filesystem, endpoint=server.url)
         monkeypatch.setattr(fsspec, "filesystem", at_server)
         # Other tests of this process may have imported huggingface_hub with HF_HUB_OFFLINE set.
         monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-        for _ in range(2):
+        for text, n_downloads in (("one", 1), ("one", 1), ("two", 2)):
+            file["oid"] = text
             corpus = text_at("hf://datasets/someone/stories/file.jsonl", tmp_path)
-            assert by_split(corpus) == {None: ["one"]}
-        assert sum("/resolve/" in path for path in server.asked) == 1
+            assert by_split(corpus) == {None: [text]}
+            assert sum("/resolve/" in path for path in server.asked) == n_downloads
         for name, reason in (("stories/none.jsonl", "none.jsonl"), ("stories", "folder")):
             with pytest.raises(UserError, match=rf"^cannot download .* \(.*{reason}.*\)"):
                 text_at(f"hf://datasets/someone/{name}", tmp_path)

@@ -95,8 +95,8 @@ def _update(scheme: str, address: str, file: Path) -> None:
         return
 
     size = info.get("size")
-    shown_size = "" if size is None else f", {size / 1e6:,.1f} MB"
-    print_note(f"downloading {address}{shown_size}")
+    shown_size = "unknown size" if size is None else f"{size / 1e6:,.1f} MB"
+    print_note(f"downloading {address}, {shown_size}")
     file.parent.mkdir(parents=True, exist_ok=True)
     with replacing(file) as new:
         for block in _blocks(system, scheme, address, size):
