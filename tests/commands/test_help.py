@@ -86,7 +86,9 @@ def test_a_key_is_printed_with_its_comment_from_each_file_of_its_option(shown):
 def test_a_key_of_other_options_is_printed_for_each_of_them(shown):
     text = shown("data.path")
     assert re.findall(r"^# data=(\w+)$", text, re.MULTILINE) == ["shakespeare", "text", "tokens"]
-    assert "path: ??? # required: file, folder, glob, list of these, or - for stdin\n" in text
+    assert (
+        "path: ??? # required: file, folder, glob, address (https://host/book.txt), list of" in text
+    )
     assert shown("data.path", "my.txt").startswith("# data=text\npath: ")
 
 

@@ -3,15 +3,12 @@
 import hashlib
 import json
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import urljoin, urlsplit
 
 from gptmini.console.printing import print_note
-from gptmini.console.progress import Progress
-from gptmini.console.terminal import INTERVAL, progress_line
+from gptmini.console.terminal import INTERVAL
 from gptmini.data.reading.opening import BLOCK
 from gptmini.data.reading.paths import Paths, refuse_ending
 from gptmini.system.errors import UserError
@@ -25,21 +22,16 @@ VERSION = ("size", "ETag", "Last-Modified", "blob_id")
 
 
 def local_paths(key: str, paths: Paths, folder: str, *, may_download: bool) -> list[str | Path]:
-    """Return the paths with a local copy in place of each address. Download a text that is missing or has changed.
+    """Return the paths with a copy in `folder` in place of each address. Download a text that is missing or changed.
 
-    Args:
-        key: name of the configuration key in error messages, such as data.path.
-        paths: paths and addresses, in the forms that gptmini.data.reading.paths.find_files accepts.
-        folder: the folder for the copies.
-        may_download: whether servers may be contacted. If not, existing copies are used.
+    Without may_download, no server is contacted. The key names the configuration key in error messages.
 
     Raises UserError if an address is not supported, or if a text has no copy and cannot or must not be downloaded.
     """
     path_list = paths if isinstance(paths, list) else [paths]
-    root = Path(folder).expanduser()
     return [
-        _local_copy(key, path, root, may_download) if is_address(str(path)) else path
-        for path in map(str, path_list)
+        _local_copy(key, str(path), folder, may_download) if is_address(str(path)) else path
+        for path in path_list
     ]
 
 
@@ -51,9 +43,10 @@ def missing_text_error(what: str) -> UserError:
     )
 
 
-def _local_copy(key: str, address: str, root: Path, may_download: bool) -> Path:
+def _local_copy(key: str, address: str, folder: str, may_download: bool) -> Path:
     scheme, _, rest = address.partition("://")
-    if scheme.lower() not in SCHEMES:
+    scheme = scheme.lower()
+    if scheme not in SCHEMES:
         starts = ", ".join(f"{name}://" for name in SCHEMES)
         raise UserError(f"{key} must be a path or start with {starts}, got {scheme}://")
     if "@" in rest.partition("/")[0]:
@@ -62,69 +55,54 @@ def _local_copy(key: str, address: str, root: Path, may_download: bool) -> Path:
         )
 
     name = name_of_address(address)
-    digest = hashlib.sha256(encodable(address).encode()).hexdigest()[:12]
-    file = root / f"{name.partition('.')[0]}-{digest}" / name
     refuse_ending(key, Path(name))
+    digest = hashlib.sha256(encodable(address).encode()).hexdigest()[:12]
+    file = Path(folder).expanduser() / f"{name.partition('.')[0]}-{digest}" / name
     if not may_download:
         if not file.is_file():
             raise missing_text_error(f"the text {address}")
         return file
 
     try:
-        _update(scheme.lower(), address, file)
-    except UserError as error:
+        _update(scheme, address, file)
+    except Exception as error:  # each library of fsspec has error classes of its own
+        failure = f"cannot download {address} ({_reason(error)})"
         if not file.is_file():
-            raise UserError(f"{error}; download it yourself and give the file") from None
-        print_note(f"warning: {error}; using the copy {file}")
+            raise UserError(f"{failure}; download it yourself and give the file") from None
+        print_note(f"warning: {failure}; using the copy {file}")
     return file
 
 
 def _update(scheme: str, address: str, file: Path) -> None:
-    """Download a text unless `file` is its copy. Raise UserError if the server fails. The old copy then remains."""
-    with _one_line_errors(address):
-        system = _file_system(scheme)
-        info = system.info(address)
-        if info["type"] != "file":
-            raise IsADirectoryError("it is a folder")
-    # The query of an address may contain a token.
-    version = {"address": address.partition("?")[0]} | {name: info.get(name) for name in VERSION}
-    description = json.dumps(version, indent=1)
+    """Download a text, unless `file` is a copy of its present version. If an error is raised, `file` is unchanged."""
+    system = _file_system(scheme)
+    info = system.info(address)
+    if info["type"] != "file":
+        raise IsADirectoryError("it is a folder")
+    version = json.dumps({name: info.get(name) for name in VERSION}).encode()
     path_of_version = file.with_name("version.json")
-    is_known = file.is_file() and path_of_version.is_file()
-    if is_known and path_of_version.read_text(encoding="utf-8") == description:
+    has_copy = file.is_file() and path_of_version.is_file()
+    if has_copy and path_of_version.read_bytes() == version:
         return
 
     size = info.get("size")
     shown_size = "unknown size" if size is None else f"{size / 1e6:,.1f} MB"
     print_note(f"downloading {address}, {shown_size}")
     file.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(file) as new:
-        for block in _blocks(system, scheme, address, size):
-            new.write(block)
-    with replacing(path_of_version) as new:
-        new.write(description.encode("utf-8"))
-
-
-def _blocks(system: Any, scheme: str, address: str, size: int | None) -> Iterator[bytes]:
-    """Yield the bytes at an address, and print the progress. Raise UserError if they are not `size` bytes."""
     n_bytes = 0
-    began = printed = time.monotonic()
+    printed_at = time.monotonic()
     # Without a block size, the bytes arrive in one response. s3fs has no such mode.
     options = {} if scheme == "s3" else {"block_size": 0}
-    with _one_line_errors(address), system.open(address, **options) as source:
-        while block := source.read(BLOCK):
-            n_bytes += len(block)
-            if size is not None and n_bytes > size:
-                break
-            yield block
-            now = time.monotonic()
-            if now - printed >= INTERVAL:
-                printed = now
-                share = None if size is None else n_bytes / size
-                progress = Progress(phase="downloading", n_bytes=n_bytes, share=share)
-                print_note(progress_line(progress, seconds=now - began))
-        if size is not None and n_bytes != size:
-            raise EOFError(f"the server promised {size:,} bytes and sent {n_bytes:,} or more")
+    with replacing(file) as new, system.open(address, **options) as source:
+        while (size is None or n_bytes <= size) and (block := source.read(BLOCK)):
+            n_bytes += new.write(block)
+            if time.monotonic() - printed_at >= INTERVAL:
+                printed_at = time.monotonic()
+                print_note(f"downloading: {n_bytes / 1e6:,.1f} MB of {shown_size}")
+        if size not in (None, n_bytes):
+            raise EOFError(f"the server promised {size:,} bytes and sent {n_bytes:,}")
+    with replacing(path_of_version) as new:
+        new.write(version)
 
 
 def _file_system(scheme: str) -> Any:
@@ -142,9 +120,7 @@ def _file_system(scheme: str) -> Any:
             "trust_env": True,  # proxies of the environment, and passwords in ~/.netrc
             "trace_configs": [tracing],
             "timeout": aiohttp.ClientTimeout(
-                total=None,
-                sock_connect=DOWNLOAD_TIMEOUT,
-                sock_read=DOWNLOAD_TIMEOUT,
+                sock_connect=DOWNLOAD_TIMEOUT, sock_read=DOWNLOAD_TIMEOUT
             ),
         }
     # A cached instance may store an old version of the file.
@@ -159,15 +135,9 @@ async def _check_redirect(session: Any, context: Any, redirect: Any) -> None:
         raise ConnectionError(f"it redirects to {target.scheme}://{target.netloc}")
 
 
-@contextmanager
-def _one_line_errors(address: str) -> Iterator[None]:
-    """Turn an error of fsspec in the block into a UserError. Each of its libraries has error classes of its own."""
-    try:
-        yield
-    except Exception as error:
-        # For HTTP, fsspec raises FileNotFoundError for every error.
-        is_vague = isinstance(error, FileNotFoundError) and error.__cause__ is not None
-        origin = error.__cause__ if is_vague else error
-        message = getattr(origin, "message", str(origin)) or type(origin).__name__
-        reason = f"{getattr(origin, 'status', '')} {message}"
-        raise UserError(f"cannot download {address} ({' '.join(reason.split())})") from None
+def _reason(error: Exception) -> str:
+    # For HTTP, fsspec raises FileNotFoundError for every error.
+    is_vague = isinstance(error, FileNotFoundError) and error.__cause__ is not None
+    origin = error.__cause__ if is_vague else error
+    message = getattr(origin, "message", str(origin)) or type(origin).__name__
+    return " ".join(f"{getattr(origin, 'status', '')} {message}".split())
