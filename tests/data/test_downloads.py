@@ -40,7 +40,7 @@ def server(monkeypatch):
             length += 7
         if path == "/more.txt" and server.methods[-1] == "HEAD":
             length -= 7
-        headers = {"ETag": f'"{hash(body)}"', "Content-Length": str(length)}
+        headers = {server.header: f'"{hash(body)}"', "Content-Length": str(length)}
         if path.endswith(".gz"):
             headers["Content-Encoding"] = "gzip"
         return 404 if path == "/missing.txt" else 200, headers, body
@@ -48,6 +48,7 @@ def server(monkeypatch):
     with serving(answer) as server:
         server.texts = {}
         server.redirects = {}
+        server.header = "ETag"
         yield server
         is_over.set()
 
@@ -60,9 +61,11 @@ def files_in(folder):
     return sorted(path.name for path in folder.rglob("*") if path.is_file())
 
 
-def test_a_text_is_downloaded_once_and_again_after_a_change(server, tmp_path, capsys):
+@pytest.mark.parametrize("header", ["ETag", "Last-Modified"])
+def test_a_text_is_downloaded_once_and_again_after_a_change(server, tmp_path, capsys, header):
+    server.header = header
     address = f"{server.url}/book.txt"
-    for text, n_downloads in ((TEXT, 1), (TEXT, 1), (b"another text", 2)):
+    for text, n_downloads in ((TEXT, 1), (TEXT, 1), (TEXT[::-1], 2)):
         server.texts["/book.txt"] = text
         corpus = text_at(address, tmp_path)
         assert by_split(corpus) == {None: [text.decode()]}
