@@ -9,7 +9,7 @@ import pytest
 import torch
 from tokenizers import pre_tokenizers
 
-from browsers import awaited, new_browser
+from browsers import awaited
 from gptmini.generation import generate_stream
 from gptmini.model import GPTConfig, new_gpt
 from gptmini.page import write_page
@@ -43,13 +43,6 @@ FORMS = {
 }
 HOSTILE = "</script><script>document.title = 1</script><img src=x onerror=alert(1)>"
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module")
-def browser():
-    browser = new_browser()
-    yield browser
-    browser.quit()
 
 
 def made(form, **changes):

@@ -24,11 +24,12 @@ def served(
     defaults=(),
     stop=(),
     seed=1,
+    name="tiny",
     **changes,
 ):
     """Serve a model on a free port in a thread; yield the address and the engine."""
     request = Request(rules=Rules(max_new_tokens=max_tokens, **dict(defaults)), stop=stop)
-    settings = ServerSettings(model="tiny", request=request, seed=seed, **changes)
+    settings = ServerSettings(model=name, request=request, seed=seed, **changes)
     engine = Engine(model, tokenizer, batch_size=batch_size, max_waiting=max_waiting)
     listening = listen("127.0.0.1", 0)
     running = QuietServer(application(engine, tokenizer, settings))
