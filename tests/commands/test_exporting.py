@@ -86,4 +86,16 @@ def test_forms_of_llama_are_chosen_by_name_and_written_for_llama_cpp(script, sho
 
 def test_the_command_names_the_model_types_that_there_are():
     assert set(KINDS) == set(ARCHITECTURES)
-    assert set(DTYPES) == {*folder.DTYPES, *gguf_file.DTYPES}
+    assert {*DTYPES[""], *DTYPES[".gguf"]} == {*folder.DTYPES, *gguf_file.DTYPES}
+
+
+def test_a_page_is_written_in_int8_and_keeps_the_name_of_the_run(script, short, tmp_path):
+    assert script("train", *short, "tokenizer=byte").code == 0
+    said = script("export", "runs/latest", "model.html")
+    assert said.out.startswith("model.html, a page in int8: ")
+    page = (tmp_path / "model.html").read_text(encoding="utf-8")
+    assert '"described": {"model": "latest", "chats": false' in page
+    script("export", "runs/latest", "model.html").assert_refused("model.html already exists")
+    script("export", "runs/latest", "other.html", "--dtype", "fp16").assert_refused(
+        "int8, bf16, fp32"
+    )

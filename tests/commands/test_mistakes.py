@@ -127,7 +127,7 @@ RUNS = [
     ("evaluate --compare a", "--compare 1"),
     ("evaluate absent --text a --split val", "--split --text"),
     ("export absent out --dtype q8_0", "q8_0 .gguf out"),
-    ("export absent out.gguf --as gpt2", "--as GGUF"),
+    ("export absent out.gguf --as gpt2", "--as .gguf"),
     ("export my.txt mine", "mine empty"),
     ("export my.txt mine/m.GGUF", "mine/m.GGUF exists"),
     ("import ./absent out", "./absent"),

@@ -127,6 +127,19 @@ def test_a_chat_is_the_continuation_of_its_prompt(client, model):
     assert last.usage == answer.usage
 
 
+def test_an_answer_goes_on_where_its_text_ends(client):
+    options = {"model": "tiny", "temperature": 0}
+    whole = client.chat.completions.create(messages=QUESTION, max_tokens=12, **options)
+    text = whole.choices[0].message.content
+    answer = client.chat.completions.create(
+        messages=[*QUESTION, {"role": "assistant", "content": text[:5]}],
+        max_tokens=6,
+        extra_body={"continue_final_message": True},
+        **options,
+    )
+    assert answer.choices[0].message.content == text[5:11]
+
+
 def test_a_chat_is_rendered_once(client, monkeypatch):
     texts = []
     render = ChatTemplate.render
@@ -168,6 +181,12 @@ def test_a_streamed_completion_has_the_same_text(address):
         ("chat/completions", {}, 400, "messages"),
         ("chat/completions", {"messages": [{"role": "user"}]}, 400, "message 1"),
         ("chat/completions", {"messages": QUESTION, "top_logprobs": 2}, 400, "logp"),
+        (
+            "chat/completions",
+            {"messages": QUESTION, "continue_final_message": True},
+            400,
+            "assistant",
+        ),
         ("chat/completions", {"messages": [QUESTION[0] | {"x": [NESTED]}]}, 400, "valid JSON"),
         ("nothing", {}, 404, "/v1/nothing"),
         ("../chat/completions", {}, 404, "/v1"),
