@@ -16,7 +16,7 @@ PAGE = """<!doctype html>
 <html lang=en><head><meta charset="utf-8">
 <meta http-equiv="Content-Security-Policy"
   content="default-src 'none'; img-src data:; style-src 'unsafe-inline'">
-<meta name="viewport" content="width=device-width">
+<meta name="viewport" content="width=device-width, initial-scale=1">
 <style>{style}</style>
 <title>{title}</title></head>
 <body>
@@ -24,23 +24,32 @@ PAGE = """<!doctype html>
 {body}</body></html>
 """
 STYLE = """
+:root {
+  color-scheme: light dark;
+  --line: light-dark(#d0d7de, #3d444d);
+  --panel: light-dark(#f6f8fa, #161b22);
+}
 body {
+  background: light-dark(#fff, #0d1117);
+  color: light-dark(#24292f, #e6edf3);
   font: 15px/1.5 system-ui, sans-serif;
-  color: #24292f;
-  margin: 2rem auto;
+  margin: 1rem auto;
   max-width: 1180px;
+  overflow-wrap: anywhere;
   padding: 0 1rem;
 }
 h1 { font-size: 1.5rem }
-h2 { font-size: 1.15rem; margin-top: 2.5rem; border-bottom: 1px solid #d0d7de }
+h2 { font-size: 1.15rem; margin-top: 2.5rem; border-bottom: 1px solid var(--line) }
 .charts { display: flex; flex-wrap: wrap; gap: 1rem }
-.charts img { width: 540px; max-width: 100% }
+.charts img { width: 540px }
 img { max-width: 100% }
-table { border-collapse: collapse; font-size: 13px }
-td, th { border: 1px solid #d0d7de; padding: 2px 10px; text-align: left; font-weight: normal }
-th { background: #f6f8fa }
-pre { background: #f6f8fa; padding: 1rem; overflow-x: auto; white-space: pre-wrap }
-summary { cursor: pointer; color: #57606a }
+table { border-collapse: collapse; display: block; font-size: 13px; overflow-x: auto; overflow-wrap: normal }
+td, th { border: 1px solid var(--line); padding: 2px 10px; text-align: left; font-weight: normal }
+th, pre { background: var(--panel) }
+pre { padding: 1rem; white-space: pre-wrap }
+summary { cursor: pointer; color: light-dark(#57606a, #9198a1) }
+/* Charts are drawn on white. In the dark, light and dark change places, and the hues stay. */
+@media (prefers-color-scheme: dark) { img { filter: invert(0.93) hue-rotate(180deg) } }
 """
 
 
@@ -107,11 +116,15 @@ def samples(run: ReportedRun, most: int) -> list[tuple[int, str]]:
 
 
 def figures_table(runs: list[ReportedRun]) -> str:
-    """Return an HTML table of the best and the last losses, the steps and the speed, with a column for each run.
+    """Return an HTML table of time, best and last losses, steps and speed, with a column for each run.
 
     A cell is empty if the run has not logged the value.
     """
-    rows = [["", *(run.name for run in runs)]]
+    rows = [
+        ["", *(run.name for run in runs)],
+        ["started", *(run.started for run in runs)],
+        ["from the start to the last entry", *(run.lasted for run in runs)],
+    ]
     for heading, (tag, which, form) in FIGURES.items():
         cells = []
         for run in runs:

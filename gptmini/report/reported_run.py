@@ -1,10 +1,21 @@
 """What a report shows of a run folder: curves, texts, tables, pictures and configuration."""
 
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from gptmini.console.numbers import duration
 from gptmini.report.tables import leaves
-from gptmini.runs import METRICS, STEP, curves_of, picture_path, read_config, read_lines, tags_of
+from gptmini.runs import (
+    METRICS,
+    STEP,
+    TIME,
+    curves_of,
+    picture_path,
+    read_config,
+    read_lines,
+    tags_of,
+)
 from gptmini.system.errors import UserError
 from gptmini.system.untrusted import check_plain_folder
 
@@ -44,6 +55,16 @@ class ReportedRun:
                 # The user may have deleted pictures to save disk space.
                 if path is not None and path.is_file():
                     self.pictures.setdefault(tag, []).append((line[STEP], path))
+
+    @property
+    def started(self) -> str:
+        """The local date and time of the first entry."""
+        return f"{datetime.fromtimestamp(self.lines[0][TIME]):%Y-%m-%d %H:%M}" if self.lines else ""
+
+    @property
+    def lasted(self) -> str:
+        """The time from the first entry to the last. If the run was resumed, the time between is included."""
+        return duration(self.lines[-1][TIME] - self.lines[0][TIME]) if self.lines else ""
 
     def values(self, tag: str) -> list[tuple[int, Any]]:
         """Return every (step, value) pair of the samples or of a table, oldest first."""

@@ -1,12 +1,15 @@
 """The page of gptmini report: complete, self-contained, safe, and about the right run."""
 
 import csv
+import json
 import re
+import time
 from html.parser import HTMLParser
 
 import pytest
 import yaml
 
+from browsers import new_browser
 from gptmini.report.tags import LAYOUT
 from gptmini.training.loggers.logger import MetricsLogger
 
@@ -107,6 +110,34 @@ def test_runs_are_laid_over_each_other_with_what_differs(runs, script, tmp_path)
     assert page.texts[start + 1 : start + 9] == ["a", "b", "name", "a", "b", "seed", "1", "2"]
     samples = [text for text in page.texts if text.startswith("sample ")]
     assert samples == ["sample 1, step 3", "sample 2, step 1"]  # the latest of each
+
+
+def test_a_page_has_the_date_and_fits_a_phone_in_the_dark(runs, script):
+    entries = [
+        {"step": 1, "time": 1795875668.8, "val/loss": 1.0},
+        {"step": 2, "time": 1795879268.8},
+    ]
+    entries.append(
+        {"step": 2, "time": 1795879268.8, "setup/config": [["key", "value"], ["a" * 90, "b" * 90]]}
+    )
+    (runs[0] / "metrics.jsonl").write_text("".join(f"{json.dumps(entry)}\n" for entry in entries))
+    assert script("report", "runs/a").code == 0
+    texts = Page((runs[0] / "report.html").read_text()).texts
+    started = time.strftime("%Y-%m-%d %H:%M", time.localtime(1795875668))
+    assert texts[texts.index("started") + 1] == started
+    assert texts[texts.index("from the start to the last entry") + 1] == "1 h 00 min"
+
+    browser = new_browser()
+    size = {"width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": True}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    dark = {"name": "prefers-color-scheme", "value": "dark"}
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [dark]})
+    browser.get((runs[0] / "report.html").as_uri())
+    style = "getComputedStyle(document.body)"
+    read = f"return [document.documentElement.scrollWidth, {style}.color, {style}.backgroundColor]"
+    width, *colors = browser.execute_script(read)
+    browser.quit()
+    assert (width, colors) == (390, ["rgb(230, 237, 243)", "rgb(13, 17, 23)"])
 
 
 def test_what_a_model_writes_is_text_in_the_page(runs, script):
