@@ -241,6 +241,7 @@ class Announcer:
         self.print_topic("next", *commands)
         best = None if checkpoints is None else checkpoints.best
         self._print_better(module, best, trainer.global_step)
+        self.print_topic("more", "docs/questions.md: is it good, what makes it better, did it copy")
 
     def _print_done(self, trainer: Trainer, run: Run, *, seconds: float) -> None:
         n_steps = trainer.global_step - run.step

@@ -251,10 +251,9 @@ def test_the_documented_commands_run(clone, type_command, command):
     assert "Traceback" not in err
 
 
-def test_the_script_in_docs_chat_writes_chats_and_others_to_try(tmp_path, monkeypatch):
+def test_the_small_chats_are_chats_to_train_on_and_others_to_try(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (code,) = blocks(ROOT / "docs" / "chat.md", "python")
-    exec(code, {})  # the page's own code
+    runpy.run_path(str(ROOT / "examples" / "small_chats.py"))
     stories = {}
     for name in ("chats", "questions"):
         records = map(json.loads, Path(f"{name}.jsonl").read_text().splitlines())

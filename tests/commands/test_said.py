@@ -15,7 +15,7 @@ def test_a_run_says_what_it_trains_and_what_came_of_it_line_by_line(script, shor
     topics = [line[:8].strip() for line in result.out.splitlines() if line[:1].strip()]
     assert topics == [
         *("auto", "data", "model", "machine", "run", "step 1/4", "step 2/4", "step 4/4"),
-        *("done", "losses", "best", "sample", "copied", "next"),
+        *("done", "losses", "best", "sample", "copied", "next", "more"),
     ]
     watch = "         watch it: tensorboard --logdir runs\n"
     assert f"{watch}         then open http://localhost:6006/#custom_scalars\n" in result.out
@@ -23,7 +23,7 @@ def test_a_run_says_what_it_trains_and_what_came_of_it_line_by_line(script, shor
     n_tokens = int(re.search(r"^ +([\d,]+) training tokens", result.out, re.M)[1].replace(",", ""))
     passes = float(re.search(r"^ +(\S+) passes over the text$", result.out, re.M)[1])
     assert passes == pytest.approx(4 * 4 * 8 / n_tokens, rel=0.05)
-    sample, evaluate, report = result.out.splitlines()[-3:]
+    sample, evaluate, report, _ = result.out.splitlines()[-4:]
     assert sample.startswith(f"next     gptmini sample {run} --prompt ")
     assert evaluate == f"         gptmini evaluate {run}"
     assert report == f"         gptmini report {run}"
