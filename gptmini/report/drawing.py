@@ -37,9 +37,10 @@ SETTINGS = {
     "svg.fonttype": "none",  # store letters as text, drawn with the viewer's fonts
 }
 
-CURVES = (5.4, 3.0)  # inches, for a chart of curves without its legend
+# Size of a chart of curves without its legend, in inches. A phone is wide enough for it, at 100 pixels per inch.
+CURVES = (3.7, 2.6)
 STYLES = ("-", "--", ":", "-.")  # line styles of the tags if a chart has several runs
-LEGEND_WIDTH = 84  # characters of 7 points that fit side by side below a chart of curves
+LEGEND_WIDTH = 58  # characters of 7 points that fit side by side below a chart of curves
 LEGEND_SAMPLE = 6  # width of the line sample before each label of the legend, in characters
 LEGEND_ROW = 0.16  # height of a row, in inches
 # On a linear scale, a value this many times the median would flatten all other values.

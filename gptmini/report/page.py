@@ -41,15 +41,19 @@ body {
 h1 { font-size: 1.5rem }
 h2 { font-size: 1.15rem; margin-top: 2.5rem; border-bottom: 1px solid var(--line) }
 .charts { display: flex; flex-wrap: wrap; gap: 1rem }
-.charts img { width: 540px }
+.charts img { width: 370px }
 img { max-width: 100% }
+.picture { overflow-x: auto }
+@media (max-width: 700px) { .picture img { max-width: none } }
 table { border-collapse: collapse; display: block; font-size: 13px; overflow-x: auto; overflow-wrap: normal }
 td, th { border: 1px solid var(--line); padding: 2px 10px; text-align: left; font-weight: normal }
 th, pre { background: var(--panel) }
 pre { padding: 1rem; white-space: pre-wrap }
 summary { cursor: pointer; color: light-dark(#57606a, #9198a1) }
-/* Charts are drawn on white. In the dark, light and dark change places, and the hues stay. */
-@media (prefers-color-scheme: dark) { img { filter: invert(0.93) hue-rotate(180deg) } }
+/* Charts are drawn on white. In the dark, light and dark change places, and the hues stay. Black becomes the page. */
+@media (prefers-color-scheme: dark) {
+  img { filter: invert(1) hue-rotate(180deg); mix-blend-mode: screen }
+}
 """
 
 
@@ -83,9 +87,12 @@ def _sections_of_one_run(run: ReportedRun) -> Iterator[tuple[str, str]]:
     for tag, pictures in run.pictures.items():
         # The first and the last image show what training changed; all images would make the page large.
         ends = [pictures[0], pictures[-1]] if len(pictures) > 1 else pictures
-        images = [(step, image("png", path.read_bytes())) for step, path in ends]
         # zoom/attention is named "Attention".
         name = tag.partition("/")[2].replace("_", " ").capitalize()
+        images = []
+        for step, path in ends:
+            shown = image("png", path.read_bytes(), name)
+            images.append((step, f'<div class="picture">{shown}</div>'))
         yield name, newest_first(images)
 
     setup = {"Model": "setup/model", "Data": "setup/data", "Configuration": "setup/config"}

@@ -8,8 +8,10 @@ from html.parser import HTMLParser
 
 import pytest
 import yaml
+from matplotlib.figure import Figure
 
 from browsers import new_browser
+from gptmini.report import png
 from gptmini.report.tags import LAYOUT
 from gptmini.training.loggers.logger import MetricsLogger
 
@@ -115,12 +117,14 @@ def test_runs_are_laid_over_each_other_with_what_differs(runs, script, tmp_path)
 def test_a_page_has_the_date_and_fits_a_phone_in_the_dark(runs, script):
     entries = [
         {"step": 1, "time": 1795875668.8, "val/loss": 1.0},
-        {"step": 2, "time": 1795879268.8},
+        {"step": 2, "time": 1795879268.8, "zoom/attention": {"picture": "zoom_attention-2.png"}},
     ]
     entries.append(
         {"step": 2, "time": 1795879268.8, "setup/config": [["key", "value"], ["a" * 90, "b" * 90]]}
     )
     (runs[0] / "metrics.jsonl").write_text("".join(f"{json.dumps(entry)}\n" for entry in entries))
+    (runs[0] / "pictures").mkdir()
+    (runs[0] / "pictures" / "zoom_attention-2.png").write_bytes(png(Figure(figsize=(10, 1))))
     assert script("report", "runs/a").code == 0
     texts = Page((runs[0] / "report.html").read_text()).texts
     started = time.strftime("%Y-%m-%d %H:%M", time.localtime(1795875668))
@@ -136,7 +140,10 @@ def test_a_page_has_the_date_and_fits_a_phone_in_the_dark(runs, script):
     style = "getComputedStyle(document.body)"
     read = f"return [document.documentElement.scrollWidth, {style}.color, {style}.backgroundColor]"
     width, *colors = browser.execute_script(read)
+    shrunk = "return [...document.images].filter(image => image.clientWidth < image.naturalWidth)"
+    images = browser.execute_script(f"{shrunk}.map(image => image.alt)")
     browser.quit()
+    assert images == []
     assert (width, colors) == (390, ["rgb(230, 237, 243)", "rgb(13, 17, 23)"])
 
 
