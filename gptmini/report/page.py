@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Iterator
 
+from gptmini.console.numbers import duration
 from gptmini.report.reported_run import ReportedRun
 from gptmini.report.tags import LAYOUT
 
@@ -130,7 +131,10 @@ def figures_table(runs: list[ReportedRun]) -> str:
     rows = [
         ["", *(run.name for run in runs)],
         ["started", *(run.started for run in runs)],
-        ["from the start to the last entry", *(run.lasted for run in runs)],
+        [
+            "duration of the last start",
+            *("" if run.seconds is None else duration(run.seconds) for run in runs),
+        ],
     ]
     for heading, (tag, which, form) in FIGURES.items():
         cells = []

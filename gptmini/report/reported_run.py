@@ -1,19 +1,18 @@
 """What a report shows of a run folder: curves, texts, tables, pictures and configuration."""
 
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from gptmini.console.numbers import duration
 from gptmini.report.tables import leaves
 from gptmini.runs import (
     METRICS,
     STEP,
-    TIME,
     curves_of,
+    identity_of,
     picture_path,
     read_config,
     read_lines,
+    read_status,
     tags_of,
 )
 from gptmini.system.errors import UserError
@@ -26,6 +25,8 @@ class ReportedRun:
     Attributes:
         folder: the run's folder.
         name: the run's name in the report; give_names sets it.
+        started: date and time of the first start, on the clock of the machine that trained the run.
+        seconds: duration of the last start; None if it has not ended or was killed.
         config: configuration values by dotted key.
         lines: the lines of metrics.jsonl.
         curves: (step, value) points of each scalar, by tag.
@@ -41,6 +42,10 @@ class ReportedRun:
         check_plain_folder(folder)
         self.name = ""
         self.folder = folder
+        day, _, clock = identity_of(folder).begun.partition("_")
+        self.started = f"{day} {clock[:5].replace('-', ':')}"
+        status = read_status(folder)
+        self.seconds = None if status is None else status.seconds
         config, _ = read_config(folder)
         self.config = dict(leaves(config))
         if not (folder / METRICS).is_file():
@@ -55,16 +60,6 @@ class ReportedRun:
                 # The user may have deleted pictures to save disk space.
                 if path is not None and path.is_file():
                     self.pictures.setdefault(tag, []).append((line[STEP], path))
-
-    @property
-    def started(self) -> str:
-        """The local date and time of the first entry."""
-        return f"{datetime.fromtimestamp(self.lines[0][TIME]):%Y-%m-%d %H:%M}" if self.lines else ""
-
-    @property
-    def lasted(self) -> str:
-        """The time from the first entry to the last. If the run was resumed, the time between is included."""
-        return duration(self.lines[-1][TIME] - self.lines[0][TIME]) if self.lines else ""
 
     def values(self, tag: str) -> list[tuple[int, Any]]:
         """Return every (step, value) pair of the samples or of a table, oldest first."""

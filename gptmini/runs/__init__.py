@@ -21,6 +21,7 @@ from gptmini.runs.metrics import read_lines as read_lines
 from gptmini.runs.metrics import tags_of as tags_of
 from gptmini.runs.run import Run as Run
 from gptmini.runs.run import open_run as open_run
+from gptmini.runs.run_folder import identity_of as identity_of
 from gptmini.runs.run_folder import is_run as is_run
 from gptmini.runs.run_folder import is_training as is_training
 from gptmini.runs.run_folder import read_config as read_config

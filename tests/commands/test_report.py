@@ -1,9 +1,7 @@
 """The page of gptmini report: complete, self-contained, safe, and about the right run."""
 
 import csv
-import json
 import re
-import time
 from html.parser import HTMLParser
 
 import pytest
@@ -13,6 +11,8 @@ from matplotlib.figure import Figure
 from browsers import new_browser
 from gptmini.report import png
 from gptmini.report.tags import LAYOUT
+from gptmini.runs import RunStatus, write_config, write_status
+from gptmini.runs.run_folder import Identity
 from gptmini.training.loggers.logger import MetricsLogger
 
 
@@ -115,21 +115,15 @@ def test_runs_are_laid_over_each_other_with_what_differs(runs, script, tmp_path)
 
 
 def test_a_page_has_the_date_and_fits_a_phone_in_the_dark(runs, script):
-    entries = [
-        {"step": 1, "time": 1795875668.8, "val/loss": 1.0},
-        {"step": 2, "time": 1795879268.8, "zoom/attention": {"picture": "zoom_attention-2.png"}},
-    ]
-    entries.append(
-        {"step": 2, "time": 1795879268.8, "setup/config": [["key", "value"], ["a" * 90, "b" * 90]]}
-    )
-    (runs[0] / "metrics.jsonl").write_text("".join(f"{json.dumps(entry)}\n" for entry in entries))
-    (runs[0] / "pictures").mkdir()
-    (runs[0] / "pictures" / "zoom_attention-2.png").write_bytes(png(Figure(figsize=(10, 1))))
+    logger = MetricsLogger(runs[0])
+    logger.log_entry("setup/config", [["key", "value"], ["a" * 90, "b" * 90]], 3)
+    logger.log_entry("zoom/attention", png(Figure(figsize=(10, 1))), 3)
+    write_config("seed: 1\n", runs[0], [], Identity("2026-11-28_14-59-36.316389", "a"))
+    write_status(runs[0], RunStatus(state="done", step=3, seconds=3600))
     assert script("report", "runs/a").code == 0
     texts = Page((runs[0] / "report.html").read_text()).texts
-    started = time.strftime("%Y-%m-%d %H:%M", time.localtime(1795875668))
-    assert texts[texts.index("started") + 1] == started
-    assert texts[texts.index("from the start to the last entry") + 1] == "1 h 00 min"
+    assert texts[texts.index("started") + 1] == "2026-11-28 14:59"
+    assert texts[texts.index("duration of the last start") + 1] == "1 h 00 min"
 
     browser = new_browser()
     size = {"width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": True}
