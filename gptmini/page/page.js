@@ -120,14 +120,21 @@ async function answer() {
   if (follows) log.scrollTop = log.scrollHeight;
 }
 
-// Yield the pieces of an answer. If a chat is too long for the context, leave out its oldest turns.
+// Yield the pieces of an answer. If a text is too long for the context, the model sees its newest half, or a half of
+// that. A chat that is too long loses its oldest turns.
 async function* stream(sent, signal) {
   for (;;) {
     try {
       return yield* engine.generate(sent, options(), signal);
     } catch (error) {
+      if (error.code !== "context_length_exceeded") throw error;
+      if (!sent.messages) {
+        const characters = [...sent.prompt];
+        sent = {prompt: characters.slice(Math.ceil(characters.length / 2)).join("")};
+        continue;
+      }
       const next = turns.findIndex((turn, i) => i > start && turn.role === "user");
-      if (error.code !== "context_length_exceeded" || next < 0) throw error;
+      if (next < 0) throw error;
       start = next;
       sent = request();
       if (sent.messages.at(-1).content === "") sent.messages.pop(); // the answer that is being received

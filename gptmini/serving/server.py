@@ -93,7 +93,9 @@ async def show_attention(model: ServedModel, request: HTTPRequest) -> Response:
     """Return the attention between the last tokens of a text or a chat. The web page shows it."""
     body = parse(AttentionRequest, await json_of(request, model.settings.max_bytes))
     if body.messages is None:
-        ids = await in_thread("text", model.text_ids, body.text)
+        # The page shows the last tokens of a text of any length.
+        text = body.text[-model.context * model.longest_token :]
+        ids = await in_thread("text", model.text_ids, text)
     else:
         ids = await in_thread("messages", model.chat_ids, body.messages, {}, True)
     look = partial(last_attention, model.engine.model, ids, MOST_SHOWN)

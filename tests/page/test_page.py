@@ -233,6 +233,14 @@ def test_a_text_grows_and_continues_from_an_alternative(page, model):
         shown.click("#edit")
         assert (shown.chunks(), shown.find("#prompt").get_property("value")) == ([], begun + rest)
 
+        # A text may be longer than the context.
+        shown.find("#prompt").clear()
+        shown.send("abc" * 50, Keys.CONTROL, Keys.ENTER)
+        assert [role for role, _ in shown.chunks()] == ["user", "assistant"]
+        shown.click("#look")
+        end = shown.run("request().prompt")[-64:]
+        shown.wait(lambda: "".join(shown.texts("#attended .token")).replace("↵", "") == end)
+
 
 def test_an_answer_continues_from_an_alternative_by_the_keyboard(page, model):
     with page() as shown:

@@ -209,7 +209,7 @@ def test_a_bad_request_gets_openais_error(address, path, body, status, names):
             "v1/chat/completions",
             lambda text: {"model": "tiny", "messages": [{"role": "user", "content": text}]},
         ),
-        ("attention", lambda text: {"text": text}),
+        ("attention", lambda text: {"messages": [{"role": "user", "content": text}]}),
     ],
 )
 def test_a_prompt_is_encoded_in_a_thread_of_its_own_if_it_can_fit(
@@ -229,7 +229,7 @@ def test_a_prompt_is_encoded_in_a_thread_of_its_own_if_it_can_fit(
     assert error["code"] == "context_length_exceeded"
     # LiteLLM and LangChain look for these words.
     assert "This model's maximum context length is 64 tokens." in error["message"]
-    assert error["param"] == ("messages" if "chat" in path else "prompt")
+    assert error["param"] == ("prompt" if path == "v1/completions" else "messages")
 
 
 def test_other_sites_and_other_content_types_are_refused(address):
@@ -303,8 +303,9 @@ def test_attention_of_a_long_text_is_that_of_its_last_tokens(model):
     longer = wide_gpt(sizes, dtype=torch.float64).eval()
     with served(longer, LETTERS) as (url, _):
         answer = httpx.post(f"{url}/attention", json={"text": text}).json()
+        longest = httpx.post(f"{url}/attention", json={"text": text * 20}).json()
     assert answer["n_tokens"] == 105
-    assert answer["tokens"] == list(text[-64:])
+    assert answer["tokens"] == longest["tokens"] == list(text[-64:])
     with torch.no_grad():
         whole = longer.attention_weights(torch.tensor([LETTERS.encode(text)]), [0, 1])[:, 0]
     expected = whole[..., -64:, -64:].float()  # (N, H, 64, 64)
