@@ -95,6 +95,7 @@ async function answer() {
   let follows = true; // whether the reader is at the end of the text
   let isComplete = false;
   showAttention(false);
+  log.scrollTop = log.scrollHeight;
   try {
     let waiting = []; // tokens whose bytes are not a character yet
     for await (const {text, tokens, finish} of stream(sent, signal)) {

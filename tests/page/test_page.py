@@ -314,6 +314,8 @@ def test_it_is_readable_on_a_phone_and_in_the_dark_and_follows_the_text(page):
             shown.fill(max_tokens="60")
             for _ in range(8):
                 shown.send("abc?", Keys.ENTER)
+            lines = [Keys.SHIFT, *10 * [Keys.ENTER], Keys.NULL]  # a tall message
+            shown.send("a", *lines, "b", Keys.ENTER)
             log = "const log = document.getElementById('log');"
             behind = shown.browser.execute_script(
                 f"{log} return log.scrollHeight - log.clientHeight - log.scrollTop"
