@@ -200,7 +200,8 @@ function showError(error) {
 // Alternatives
 
 function showAlternatives(turn, piece) {
-  const [token] = piece.tokens;
+  // The first token of an answer may be the space that the answer starts without.
+  const token = piece.tokens.find(({text}) => text.trim()) ?? piece.tokens[0];
   const likeliest = [...token.likeliest];
   if (!likeliest.some(([text]) => text === token.text)) likeliest.push([token.text, token.logprob]);
   const rows = likeliest.map(([text, logprob]) => {
@@ -208,7 +209,7 @@ function showAlternatives(turn, piece) {
     const bar = make("span", "", "bar");
     bar.style.width = `${Math.max(2, 100 * Math.exp(logprob))}%`;
     button.append(make("code", visible(text) || " "), bar, make("span", percent(Math.exp(logprob)), "share"));
-    if (text === token.text) button.ariaCurrent = "true";
+    if (text === token.text) Object.assign(button, {ariaCurrent: "true", autofocus: true});
     // A token without a character of its own cannot start a text.
     button.disabled = running !== null || text.startsWith("bytes:") || described.ends.includes(text);
     button.onclick = () => continueFrom(turn, piece, {...token, text, logprob});
@@ -216,16 +217,16 @@ function showAlternatives(turn, piece) {
   });
   const box = $("alternatives");
   box.replaceChildren(...rows);
+  box.onbeforetoggle = ({newState}) => (piece.element.ariaExpanded = String(newState === "open"));
   box.showPopover();
-  const {left, top, bottom} = piece.element.getBoundingClientRect();
-  box.style.left = `${Math.max(8, Math.min(left, innerWidth - box.offsetWidth - 8))}px`;
-  box.style.top = `${bottom + box.offsetHeight + 8 < innerHeight ? bottom + 4 : Math.max(8, top - box.offsetHeight - 4)}px`;
-  piece.element.ariaExpanded = "true";
-  box.ontoggle = ({newState}) => {
-    if (newState === "open") return;
-    piece.element.ariaExpanded = "false";
-    piece.element.focus();
+  const place = () => {
+    const {left, top, bottom} = piece.element.getBoundingClientRect();
+    const above = Math.max(8, top - box.offsetHeight - 4);
+    box.style.left = `${Math.max(8, Math.min(left, innerWidth - box.offsetWidth - 8))}px`;
+    box.style.top = `${bottom + box.offsetHeight + 8 < innerHeight ? bottom + 4 : above}px`;
   };
+  place();
+  $("log").onscroll = place;
 }
 
 // Put another token in the place of a piece, and continue from there.
@@ -340,6 +341,7 @@ function chooseCell(i, j) {
 
 // Buttons and keys
 
+const TOKENS = "main:not([hidden]) .token, section:not([hidden]) .token";
 const ARROWS = {ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1]};
 
 $("form").onsubmit = (event) => {
@@ -395,22 +397,23 @@ $("matrix").firstElementChild.onpointermove = ({offsetX, offsetY}) =>
 
 document.onkeydown = (event) => {
   const {key, target} = event;
+  const [down, right] = ARROWS[key] ?? [];
   if (key === "Escape" && !$("alternatives").matches(":popover-open")) running?.abort();
   // In a chat, Enter alone sends the message, and Shift+Enter starts a new line.
   const sends = event.ctrlKey || event.metaKey || (isChat() && !event.shiftKey);
   if (key === "Enter" && !event.isComposing && target === $("prompt") && sends) send();
   else if (target.className === "token" && (key === "Enter" || key === " ")) target.click();
-  else if (target.tagName === "CANVAS" && ARROWS[key]) chooseCell(row + ARROWS[key][0], column + ARROWS[key][1]);
-  else if ((target.className === "token" || target === $("log")) && ARROWS[key]?.[1]) focusToken(target, ARROWS[key][1]);
+  else if (target.tagName === "CANVAS" && down !== undefined) chooseCell(row + down, column + right);
+  else if (target.parentElement === $("alternatives") && down) focusNext(target, down, "#alternatives button:enabled");
+  else if ((target.className === "token" || target === $("log")) && right) focusNext(target, right, TOKENS);
   else return;
   event.preventDefault();
 };
 
-// Move the focus from one token to the next or to the one before.
-function focusToken(from, step) {
-  const tokens = [...document.querySelectorAll("main:not([hidden]) .token, section:not([hidden]) .token")];
-  const place = tokens.indexOf(from) + step;
-  tokens.at(place)?.focus();
+// Move the focus from one of these elements to the next or to the one before.
+function focusNext(from, step, selector) {
+  const elements = [...document.querySelectorAll(selector)];
+  elements.at(elements.indexOf(from) + step)?.focus();
 }
 
 // Learn the model's name and defaults. An engine that needs a key tells them only to those who have it.

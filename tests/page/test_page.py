@@ -204,9 +204,16 @@ def test_a_text_grows_and_continues_from_an_alternative(page, model):
         shown.click("#undo")
         assert "".join(content for _, content in shown.chunks()) == f"abc{longer}"
 
+        # A click elsewhere closes the alternatives of a token.
+        shown.browser.find_elements(By.CSS_SELECTOR, ".token")[3].click()
+        shown.find("#prompt").click()
+        assert shown.run("document.activeElement.id") == "prompt"
+        shown.browser.find_elements(By.CSS_SELECTOR, ".token")[3].click()
+
         # The alternatives of the second token beside it.
         token = shown.browser.find_elements(By.CSS_SELECTOR, ".token")[1]
         token.click()
+        assert shown.texts("[aria-expanded=true]") == [written[1]]
         with torch.no_grad():
             logits = model(torch.tensor([LETTERS.encode("abc" + written[0])]))[0, -1]
         highest = logits.softmax(-1).topk(10)
@@ -249,6 +256,7 @@ def test_an_answer_continues_from_an_alternative_by_the_keyboard(page, model):
         before = shown.chunks()[1][1]
         shown.find("#log").send_keys(Keys.ARROW_RIGHT)
         shown.run("document.activeElement").send_keys(Keys.ARROW_RIGHT, Keys.ENTER)
+        assert shown.texts(".token[aria-expanded=true]") == [before[1]]
         rows = shown.texts("#alternatives code")
         place = next(i for i, text in enumerate(rows) if text != before[1] and len(text) == 1)
         shown.browser.find_elements(By.CSS_SELECTOR, "#alternatives button")[place].send_keys(
@@ -259,6 +267,13 @@ def test_an_answer_continues_from_an_alternative_by_the_keyboard(page, model):
         ids = chat_encoder_of(LETTERS).prompt([user("abc?")]) + LETTERS.encode(" " + begun)
         (rest,) = generate(model, LETTERS, [ids], max_new_tokens=12, temperature=0)
         assert shown.chunks() == [["user", "abc?"], ["assistant", begun + rest]]
+
+        # An answer may start with the token of a space, which is no part of its text.
+        space, letter = ({"text": text, "logprob": -1, "likeliest": []} for text in " e")
+        piece = {"text": "e", "tokens": [space, letter]}
+        shown.run("void addPiece(turns[1], arguments[0])", piece)
+        shown.browser.find_elements(By.CSS_SELECTOR, ".token")[-1].click()
+        assert shown.texts("#alternatives code") == ["e"]
 
 
 def test_attention_in_the_text_and_as_a_matrix(page, model):
