@@ -6,6 +6,7 @@ const $ = (id) => document.getElementById(id);
 // model wrote is {text, tokens, element}; several tokens are one piece if only together they are characters.
 let turns = [];
 let start = 0; // index of the first turn of a chat that the model still sees
+let other = {turns: [], start: 0}; // what the other mode shows
 let described = {defaults: {}, ends: []};
 let running = null; // the AbortController of the answer that is being received, or null
 let n_retries = 0; // since the last message; with a fixed seed, each retry has another seed
@@ -114,7 +115,7 @@ async function answer() {
   } catch (error) {
     if (error.name !== "AbortError") showError(error);
   }
-  if (turns.at(-1) !== turn) return; // the button Clear has removed it
+  if (running?.signal !== signal) return; // the button Clear has removed the turn, or the mode is another
   if (!turn.content && !isComplete) $("prompt").value ||= undo();
   running = null;
   update();
@@ -184,7 +185,11 @@ function clear() {
   running = null;
   turns = [];
   start = 0;
-  $("turns").replaceChildren();
+  showTurns();
+}
+
+function showTurns() {
+  $("turns").replaceChildren(...turns.map((turn) => turn.element));
   $("error").textContent = $("note").textContent = "";
   showAttention(false);
 }
@@ -390,7 +395,14 @@ $("api_key").onchange = () => {
   engine.setKey($("api_key").value);
   describe();
 };
-for (const radio of document.querySelectorAll("input[name=mode]")) radio.onchange = clear;
+for (const radio of document.querySelectorAll("input[name=mode]")) {
+  radio.onchange = () => {
+    running?.abort();
+    running = null;
+    [other, {turns, start}] = [{turns, start}, other];
+    showTurns();
+  };
+}
 
 $("matrix").firstElementChild.onpointermove = ({offsetX, offsetY}) =>
   chooseCell(Math.floor((offsetY - margin) / CELL), Math.floor((offsetX - margin) / CELL));

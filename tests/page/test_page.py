@@ -155,6 +155,12 @@ def test_a_chat_and_its_buttons(page, model):
             f"You: abc?\nab\n\ntiny: {answer}\n"
         )
 
+        # The other mode has a text of its own.
+        shown.click("input[value=text]")
+        assert shown.chunks() == []
+        shown.click("input[value=chat]")
+        assert shown.chunks() == [["user", "abc?\nab"], ["assistant", answer]]
+
         # The button Clear ends an answer.
         shown.find("#prompt").send_keys("abc?")
         shown.run("void (send(), clear())")
