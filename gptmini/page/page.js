@@ -433,7 +433,8 @@ async function describe() {
   try {
     const health = await engine.describe();
     if (health.needs_key) $("key_field").hidden = false;
-    if (!health.model) return showError(Object.assign(new Error("This server requires its API key."), {isAboutKey: true}));
+    const message = $("api_key").value ? "The API key is wrong." : "This server requires its API key.";
+    if (!health.model) throw Object.assign(new Error(message), {isAboutKey: true});
     described = health;
     document.title = $("model").textContent = described.model;
     $("error").textContent = "";

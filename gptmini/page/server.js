@@ -9,7 +9,9 @@ const engine = (() => {
     const headers = {"Content-Type": "application/json"};
     if (key) headers.Authorization = `Bearer ${key}`;
     const sent = body && {method: "POST", body: JSON.stringify(body)};
-    const response = await fetch(path, {headers, signal, ...sent});
+    const response = await fetch(path, {headers, signal, ...sent}).catch((error) => {
+      throw error.name === "AbortError" ? error : new Error("the server does not answer; start it again");
+    });
     if (response.ok) return response;
     const type = response.headers.get("content-type") || "";
     const {error} = type.startsWith("application/json") ? await response.json() : {};

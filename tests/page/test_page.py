@@ -384,6 +384,9 @@ def test_a_server_with_a_key_asks_for_it_and_no_script_of_others_runs(browser, m
         shown.wait(shown.find("#api_key").is_displayed)
         assert "API key" in shown.find("#error").text
         assert browser.switch_to.active_element == shown.find("#api_key")
+        shown.find("#api_key").send_keys("other", Keys.TAB)
+        shown.wait(lambda: "wrong" in shown.find("#error").text)
+        shown.find("#api_key").clear()
         shown.find("#api_key").send_keys("secret", Keys.TAB)
         shown.wait(lambda: shown.find("#model").text == "tiny")
         shown.send("abc?", Keys.ENTER)
@@ -395,6 +398,10 @@ def test_a_server_with_a_key_asks_for_it_and_no_script_of_others_runs(browser, m
         assert browser.title == "tiny"
         (entry,) = browser.get_log("browser")
         assert "Content Security Policy" in entry["message"]
+
+    shown.send("a second question", Keys.ENTER)
+    assert "server does not answer" in shown.find("#error").text
+    assert shown.find("#prompt").get_property("value") == "a second question"
 
 
 def test_the_page_needs_nothing_else_and_never_reads_text_as_html():
