@@ -362,6 +362,14 @@ def test_it_is_readable_on_a_phone_and_in_the_dark_and_follows_the_text(page):
                 dark, light = sorted(map(luminance, colors))
                 assert (light + 0.05) / (dark + 0.05) > 7
                 assert (luminance(colors[0]) > luminance(colors[1])) == (scheme == "dark")
+                # The text on the most surprising token, and the words in the empty field.
+                mark = "document.querySelector('.token').style.background = 'var(--mark)'"
+                shown.run(f"void ({mark})")
+                token = shown.find(".token").value_of_css_property("background-color")
+                style = "getComputedStyle(document.getElementById('prompt'), '::placeholder')"
+                for pair in ((colors[0], token), (shown.run(f"{style}.color"), colors[1])):
+                    dark, light = sorted(map(luminance, pair))
+                    assert (light + 0.05) / (dark + 0.05) > 4.5
         finally:
             shown.browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
             shown.browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
