@@ -2,8 +2,8 @@
 "use strict";
 
 const $ = (id) => document.getElementById(id);
-// A turn is {role, content, element, pieces}: a message of a chat, or a part of the one text. A piece of a turn that the
-// model wrote is {text, tokens, element}; several tokens are one piece if only together they are characters.
+// A turn is {role, content, element, pieces}: a message of a chat, or a part of the one text. A piece of a turn that
+// the model wrote is {text, tokens, element}; several tokens are one piece if only together they are characters.
 let turns = [];
 let start = 0; // index of the first turn of a chat that the model still sees
 let other = {turns: [], start: 0}; // what the other mode shows
@@ -109,7 +109,9 @@ async function answer() {
         if (follows) log.scrollTop = log.scrollHeight;
       }
       isComplete = Boolean(finish);
-      if (finish === "length" && isChat()) $("note").textContent = "The answer reached its maximum length, or the context is full.";
+      if (finish === "length" && isChat()) {
+        $("note").textContent = "The answer reached its maximum length, or the context is full.";
+      }
     }
     $("spoken").textContent = turn.content;
   } catch (error) {
@@ -120,6 +122,8 @@ async function answer() {
   running = null;
   update();
   if (follows) log.scrollTop = log.scrollHeight;
+  // The button that was pressed is hidden now. On a phone, the focus would open the keyboard.
+  if (document.activeElement === document.body && !navigator.maxTouchPoints) $("prompt").focus();
 }
 
 // Yield the pieces of an answer. If a text is too long for the context, the model sees its newest half, or a half of
@@ -177,7 +181,7 @@ function update() {
   $("reason").hidden = turns.length > 0;
   $("system_field").hidden = !chats;
   $("save").disabled = $("clear").disabled = $("look").disabled = turns.length === 0;
-  for (const radio of document.querySelectorAll("input[name=mode]")) radio.disabled = radio.value === "chat" && !described.chats;
+  document.querySelector("input[value=chat]").disabled = !described.chats;
 }
 
 function clear() {
@@ -304,12 +308,12 @@ function choose(i, j) {
   if ($("as_matrix").checked) drawMatrix(weights);
 }
 
+const canvas = $("matrix").firstElementChild;
 const CELL = 16; // pixels
 const MOST_MARGIN = 112;
 let margin = 0; // for the tokens at both axes
 
 function drawMatrix(weights) {
-  const canvas = $("matrix").firstElementChild;
   const context = canvas.getContext("2d");
   const font = "12px monospace";
   context.font = font;
@@ -359,6 +363,7 @@ $("retry").onclick = () => {
   removeTurn();
   n_retries++;
   answer();
+  if ($("temperature").value === "0") $("note").textContent = "With temperature 0, every answer is the same.";
 };
 $("undo").onclick = () => {
   undo();
@@ -404,7 +409,7 @@ for (const radio of document.querySelectorAll("input[name=mode]")) {
   };
 }
 
-$("matrix").firstElementChild.onpointermove = ({offsetX, offsetY}) =>
+canvas.onpointermove = canvas.onpointerdown = ({offsetX, offsetY}) =>
   chooseCell(Math.floor((offsetY - margin) / CELL), Math.floor((offsetX - margin) / CELL));
 
 document.onkeydown = (event) => {
@@ -412,8 +417,8 @@ document.onkeydown = (event) => {
   const [down, right] = ARROWS[key] ?? [];
   if (key === "Escape" && !$("alternatives").matches(":popover-open")) running?.abort();
   // In a chat, Enter alone sends the message, and Shift+Enter starts a new line.
-  const sends = event.ctrlKey || event.metaKey || (isChat() && !event.shiftKey);
-  if (key === "Enter" && !event.isComposing && target === $("prompt") && sends) send();
+  const sends = event.ctrlKey || event.metaKey || (isChat() && target === $("prompt") && !event.shiftKey);
+  if (key === "Enter" && !event.isComposing && sends) send();
   else if (target.className === "token" && (key === "Enter" || key === " ")) target.click();
   else if (target.tagName === "CANVAS" && down !== undefined) chooseCell(row + down, column + right);
   else if (target.parentElement === $("alternatives") && down) focusNext(target, down, "#alternatives button:enabled");
@@ -439,7 +444,9 @@ async function describe() {
     document.title = $("model").textContent = described.model;
     $("error").textContent = "";
     $("reason").textContent = described.chats ? "" : `No chat: ${described.reason}`;
-    for (const [name, value] of Object.entries(described.defaults)) if ($(name) && value !== null) $(name).value = value;
+    for (const [name, value] of Object.entries(described.defaults)) {
+      if ($(name) && value !== null) $(name).value = value;
+    }
     document.querySelector(`input[value=${described.chats ? "chat" : "text"}]`).checked = true;
   } catch (error) {
     showError(error);

@@ -132,6 +132,7 @@ def test_a_chat_and_its_buttons(page, model):
         # A new answer; the message again; and without it.
         shown.fill(temperature="1", seed="3", max_tokens="30")
         shown.click("#retry")
+        assert shown.run("document.activeElement.id") == "prompt"
         second = shown.chunks()[1][1]
         shown.click("#retry")
         assert len({first, second, shown.chunks()[1][1]}) == 3
@@ -203,7 +204,9 @@ def test_a_text_grows_and_continues_from_an_alternative(page, model):
 
         # With an empty field, the text goes on.
         shown.click("#send")
-        shown.send("ab", Keys.CONTROL, Keys.ENTER)
+        shown.find("#prompt").send_keys("ab")
+        shown.find("#log").send_keys(Keys.CONTROL, Keys.ENTER)
+        shown.wait_idle()
         text = "".join(content for _, content in shown.chunks())
         (longer,) = generate(model, LETTERS, "abc", max_new_tokens=24, temperature=0)
         assert text.startswith(f"abc{longer}ab")
@@ -261,7 +264,8 @@ def test_an_answer_continues_from_an_alternative_by_the_keyboard(page, model):
         shown.send("abc?", Keys.ENTER)
         before = shown.chunks()[1][1]
         shown.find("#log").send_keys(Keys.ARROW_RIGHT)
-        shown.run("document.activeElement").send_keys(Keys.ARROW_RIGHT, Keys.ENTER)
+        for keys in ([Keys.ENTER], [Keys.ESCAPE], [Keys.ARROW_RIGHT, Keys.ENTER]):
+            shown.run("document.activeElement").send_keys(*keys)
         assert shown.texts(".token[aria-expanded=true]") == [before[1]]
         rows = shown.texts("#alternatives code")
         place = next(i for i, text in enumerate(rows) if text != before[1] and len(text) == 1)
