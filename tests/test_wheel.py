@@ -85,7 +85,9 @@ model, tokenizer = gptmini.load("runs/latest")
 print(gptmini.__file__)
 print(model.config.d_model, tokenizer.decode(tokenizer.encode("Line")))
 """
-    *_, place, shown = run("-c", program, folder=folder, PYTHONPATH=str(site)).splitlines()
+    out = run("-c", program, folder=folder, PYTHONPATH=str(site))
+    assert "questions.md" not in out  # the wheel has no docs
+    *_, place, shown = out.splitlines()
     assert Path(place).is_relative_to(site)
     assert shown == "16 Line"
     assert len(list(folder.glob("runs/smoke/*/report.html"))) == 1

@@ -19,8 +19,9 @@ from gptmini.data import TokenStore, without_marks
 from gptmini.interop import choose_architecture
 from gptmini.job.result import callbacks_of, checkpoints_of, early_stop
 from gptmini.model import GPT
-from gptmini.runs import Run, has_checkpoint
+from gptmini.runs import Run, has_checkpoint, relative_to_cwd
 from gptmini.system.errors import UserError
+from gptmini.system.files import PACKAGE
 from gptmini.tokenizer import END_OF_TEXT
 from gptmini.training import (
     ENOUGH_PASSES,
@@ -48,6 +49,7 @@ PROMPT_TOKENS = 64  # number of held-out tokens to read the suggested prompt fro
 WORDS = re.compile(r"\b\w{1,20}( \w{1,20}){1,4}\b")
 # The page with all charts. TensorBoard uses port 6006 unless another program uses this port.
 TENSORBOARD_PAGE = "http://localhost:6006/#custom_scalars"
+QUESTIONS = PACKAGE.parent / "docs" / "questions.md"
 
 
 class Announcer:
@@ -241,7 +243,10 @@ class Announcer:
         self.print_topic("next", *commands)
         best = None if checkpoints is None else checkpoints.best
         self._print_better(module, best, trainer.global_step)
-        self.print_topic("more", "docs/questions.md: is it good, what makes it better, did it copy")
+        # An installed package has no docs.
+        if QUESTIONS.is_file():
+            questions = "is it good, what makes it better, did it copy"
+            self.print_topic("more", f"{relative_to_cwd(QUESTIONS)}: {questions}")
 
     def _print_done(self, trainer: Trainer, run: Run, *, seconds: float) -> None:
         n_steps = trainer.global_step - run.step
