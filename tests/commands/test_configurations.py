@@ -281,4 +281,4 @@ def test_a_run_that_keeps_no_model_says_so_and_names_no_command_that_needs_it(sc
     assert result.code == 0, result.err
     assert not list((newest() / "checkpoints").glob("*.ckpt"))
     assert "\nmodel    not saved: callbacks.checkpoints is off\n" in result.out
-    assert re.search(r"\nnext     gptmini report \S+\n$", result.out), result.out
+    assert re.search(r"\nnext     gptmini report \S+\nmore ", result.out), result.out
