@@ -71,7 +71,7 @@ def main(arguments: list[str]) -> None:
     restore_gc_and_sigint()
     model, tokenizer = load_for_sampling(run, device=options.device, dtype=options.dtype)
     if tokenizer.chat_template is None:
-        raise UserError(f"{missing_template(run)}; or continue text with --raw")
+        raise UserError(f"{missing_template(run, run)}; or continue text with --raw")
     messages = system_messages(options.system)
     conversation = generation.Conversation(model, tokenizer, request, messages)
     print_resolved_run(options.run, run)

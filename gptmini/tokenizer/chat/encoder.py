@@ -34,9 +34,10 @@ from gptmini.tokenizer.rust_errors import library_errors
 from gptmini.tokenizer.tokenizer import Tokenizer
 
 
-def missing_template(name: object) -> str:
-    """Return the message for a model that was not tuned on chats."""
-    return f"{name} has no chat template; fine-tune it: gptmini train chats.jsonl init_from={name} data.template=chat"
+def missing_template(name: object, run: object = "RUN") -> str:
+    """Return the message for a model that was not tuned on chats. `run` is its path, if the path is known."""
+    fix = f"gptmini train chats.jsonl init_from={run} data.template=chat"
+    return f"{name} has no chat template; fine-tune it: {fix}"
 
 
 # Building an encoder loads the tokenizer once more. A program uses few tokenizers.
