@@ -59,7 +59,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
             "give either --split or --text, not both; only a prepared folder has splits"
         )
     if options.text is None and options.field is not None:
-        raise UserError("--field applies only to --text; add --text FILE, or leave out --field")
+        raise UserError("--field applies only to --text; add --text PATH, or leave out --field")
     return options
 
 

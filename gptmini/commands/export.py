@@ -32,7 +32,8 @@ OTHERS = (".bin", ".ckpt", ".onnx", ".pt", ".pth", ".safetensors")
 # The default settings of gptmini sample, with the names that transformers uses. Without top_k=0, transformers would
 # sample only from the 50 most probable tokens.
 SAMPLING = {"do_sample": True, "temperature": SAMPLE_TEMPERATURE, "top_k": 0}
-# Above this number of parameters, a page is slow. A browser multiplies about MULTIPLIED weights per second.
+# Above this number of parameters, a page is slow. Chromium multiplies about MULTIPLIED weights per second
+# (docs/results/browser.json, SmolLM2-135M).
 MANY_PARAMETERS = 60_000_000
 MULTIPLIED = 8e8
 
@@ -65,10 +66,12 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     dtypes = DTYPES[options.suffix]
     options.dtype = options.dtype or dtypes[0]
     if options.dtype not in dtypes:
-        fitting = ", ".join(kind or "a folder" for kind in DTYPES if options.dtype in DTYPES[kind])
-        raise UserError(
-            f"--dtype {options.dtype} requires {fitting}, got {options.out}; choose from {', '.join(dtypes)}"
+        fitting = " or ".join(
+            f"a {kind} file" if kind else "a folder"
+            for kind in DTYPES
+            if options.dtype in DTYPES[kind]
         )
+        raise UserError(f"--dtype {options.dtype} requires {fitting}, got {options.out}")
     return options
 
 
@@ -127,4 +130,4 @@ def main(arguments: list[str]) -> None:
     )
     if options.suffix == PAGE and model.n_parameters > MANY_PARAMETERS:
         rate = MULTIPLIED / model.n_parameters
-        print_note(f"note: a browser will write about {rate:.0f} tokens per second")
+        print_note(f"note: a browser will write about {rate:.2g} tokens per second")

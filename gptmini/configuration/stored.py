@@ -68,8 +68,9 @@ def resolve_configuration(composition: Composition) -> tuple[dict[str, Any], Use
 def _default_name(data: Mapping[str, Any], request: UserRequest) -> str:
     """Return the name of the experiment or the text."""
     experiment = request.choices.get("experiment")
-    path = str(data.get("path"))
-    is_file = is_address(path) or Path(path).expanduser().is_file()
+    path = data.get("path")
+    path = path if isinstance(path, str) else ""
+    is_file = path != "" and (is_address(path) or Path(path).expanduser().is_file())
     if experiment is not None:
         name = experiment.replace("/", "-")
     elif isinstance(data.get("dataset"), str):

@@ -8,7 +8,7 @@ from importlib.resources import files
 # The scripts that run in the worker of a page with a model. Such a page keeps them as text.
 WORKER = ("tokenizer.js", "model.js", "worker.js")
 TENSORS = "<!--tensors-->"  # where the weights belong
-NOWHERE = "default-src 'none'; img-src data:; base-uri 'none'; form-action 'none'; "
+COMMON_POLICY = "default-src 'none'; img-src data:; base-uri 'none'; form-action 'none'; "
 
 
 def server_page() -> tuple[str, str]:
@@ -50,10 +50,13 @@ def _text(name: str) -> str:
 
 
 def _policy(page: str, more: str) -> str:
-    """Return a policy that lets a browser run only the scripts and the style of this page."""
+    """Return a policy that lets a browser run only the scripts and the style of this page.
+
+    `more` has more directives.
+    """
     sources: dict[str, str] = {"script": "", "style": ""}
     for tag, content in re.findall(r"<(script|style)>(.*?)</\1>", page, flags=re.DOTALL):
         digest = base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
         sources[tag] += f" 'sha256-{digest}'"
     allowed = "; ".join(f"{tag}-src{hashes}" for tag, hashes in sources.items())
-    return f"{NOWHERE}{allowed}; {more}"
+    return f"{COMMON_POLICY}{allowed}; {more}"

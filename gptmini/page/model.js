@@ -1,23 +1,19 @@
-// The model: from a token to the logits of the next token, with the formulas of gptmini.model.GPT. C is the width of the
-// model, H the number of query heads, G of key and value heads, D the width of a head, and V the number of tokens.
-// Sums have 64 bits, as all numbers of JavaScript.
+// The model: from a token to the logits of the next token, with the formulas of gptmini.model.GPT. C is the width of
+// the model, H the number of query heads, G of key and value heads, D the width of a head, F of the MLP, and V the
+// number of tokens. Sums have 64 bits, as all numbers of JavaScript.
 
 class Model {
   // tensors: by name {data, columns}. A matrix in int8 has another tensor NAME.scale with one factor for each row.
   constructor(config, tensors) {
     this.config = config;
     this.tensors = tensors;
-    this.keep(0);
+    this.ids = []; // the ids whose values the cache holds
+    const lists = () => Array.from({length: config.n_layers}, () => []);
+    this.cache = {keys: lists(), values: lists(), smears: [...lists(), []]}; // a vector for each position
   }
 
   // Forget all positions except the first n.
   keep(n) {
-    const {n_layers, smear} = this.config;
-    if (n === 0) {
-      const lists = () => Array.from({length: n_layers}, () => []);
-      this.ids = []; // the ids whose values the cache holds
-      this.cache = {keys: lists(), values: lists(), smears: [...lists(), []]}; // a vector for each position
-    }
     this.ids.length = n;
     for (const lists of Object.values(this.cache)) for (const list of lists) list.length = Math.min(n, list.length);
   }
@@ -35,9 +31,9 @@ class Model {
 
     // As in float32, in which the model was trained: at large positions, an exact angle would be another one.
     const angles = frequencies && frequencies.map((frequency) => Math.fround(place * frequency));
-    const turn = angles && {cos: angles.map(Math.cos), sin: angles.map(Math.sin)};
+    const rotation = angles && {cos: angles.map(Math.cos), sin: angles.map(Math.sin)};
     for (let i = 0; i < n_layers; i++) {
-      add(x, this.attend(i, this.norm(`blocks.${i}.attention_norm`, x), turn, look));
+      add(x, this.attend(i, this.norm(`blocks.${i}.attention_norm`, x), rotation, look));
       const hidden = this.norm(`blocks.${i}.mlp_norm`, x);
       this.smear(`blocks.${i}.mlp_smear`, mlp_smear, hidden, this.cache.smears[i]);
       add(x, this.mlp(`blocks.${i}.mlp`, hidden));
@@ -53,7 +49,7 @@ class Model {
   }
 
   // Return the output (C) of the attention of layer i at the newest position.
-  attend(i, x, turn, look) {
+  attend(i, x, rotation, look) {
     const {n_heads, n_kv_heads, d_head, qk_norm, qk_norm_eps, attention_scale} = this.config;
     const name = `blocks.${i}.attention`;
     const heads = this.linear(`${name}.qkv`, x); // ((H + 2 G) * D)
@@ -61,7 +57,7 @@ class Model {
       const head = heads.subarray(h * d_head, (h + 1) * d_head);
       const gain = this.tensors[`${name}.${h < n_heads ? "query" : "key"}_gain`]?.data;
       if (qk_norm === "gain") rmsNorm(head, qk_norm_eps, gain);
-      if (turn) rotate(head, turn);
+      if (rotation) rotate(head, rotation);
       if (qk_norm === true) rmsNorm(head, qk_norm_eps);
     }
     const keys = this.cache.keys[i]; // a vector (G * D) for each position

@@ -38,24 +38,24 @@ def write_page(
 
     Raises UserError if the page does not support the tokenizer.
     """
-    tokens = tokenizer_settings(tokenizer)
-    reason = missing_template(name)
-    if tokenizer.chat_template is not None:
+    settings = tokenizer_settings(tokenizer)
+    reason = None if settings["chat"] else missing_template(name)
+    if settings["chat"] is None and tokenizer.chat_template is not None:
         reason = f"{name} has a chat template that is a program; gptmini serve runs it"
     stored = list(_stored(model, dtype))
     data = {
         "described": {
             "model": name,
-            "chats": tokens["chat"] is not None,
+            "chats": settings["chat"] is not None,
             "reason": reason,
             "defaults": defaults,
-            "ends": [tokenizer.decode([i]) for i in tokens["ends"]],
+            "ends": [tokenizer.decode([i]) for i in settings["ends"]],
         },
         "config": _settings(model),
-        "tokenizer": tokens,
+        "tokenizer": settings,
         "tensors": [
-            {"name": name, "dtype": dtype, "columns": tensor.size(-1)}
-            for name, dtype, tensor in stored
+            {"name": tensor_name, "dtype": stored_dtype, "columns": tensor.size(-1)}
+            for tensor_name, stored_dtype, tensor in stored
         ],
     }
     # In JSON, < occurs only in strings. Without it, no text can end the element of the script.

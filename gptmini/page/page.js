@@ -10,8 +10,8 @@ let other = {turns: [], start: 0}; // what the other mode shows
 let described = {defaults: {}, ends: []};
 let running = null; // the AbortController of the answer that is being received, or null
 let n_retries = 0; // since the last message; with a fixed seed, each retry has another seed
-// Values that have no effect. They are sent if a field is empty, because the engine may have other defaults.
-const OFF = {top_k: 0, top_p: 1};
+// What empty fields mean. They are sent, because the engine may have other defaults.
+const EMPTY = {temperature: 1, top_k: 0, top_p: 1, max_tokens: 200};
 const isChat = () => document.querySelector("input[value=chat]").checked;
 
 function make(name, text, className = "") {
@@ -47,10 +47,9 @@ function request() {
 function options() {
   const chosen = {};
   for (const name of ["temperature", "top_k", "top_p", "seed", "max_tokens"]) {
-    if ($(name).value !== "") chosen[name] = Number($(name).value);
-    else if (name in OFF) chosen[name] = OFF[name];
+    chosen[name] = $(name).value === "" ? EMPTY[name] : Number($(name).value);
   }
-  if ("seed" in chosen) chosen.seed += n_retries;
+  if (chosen.seed !== undefined) chosen.seed += n_retries;
   return chosen;
 }
 
@@ -67,7 +66,7 @@ function addTurn(role, content = "") {
 function removeTurn() {
   const turn = turns.pop();
   turn.element.remove();
-  start = Math.min(start, turns.length);
+  if (start >= turns.length) start = 0;
   return turn;
 }
 
@@ -110,15 +109,18 @@ async function answer() {
       }
       isComplete = Boolean(finish);
       if (finish === "length" && isChat()) {
-        $("note").textContent = "The answer reached its maximum length, or the context is full.";
+        $("note").textContent ||= "The answer reached its maximum length, or the context is full.";
       }
     }
-    $("spoken").textContent = turn.content;
   } catch (error) {
-    if (error.name !== "AbortError") showError(error);
+    if (!signal.aborted) showError(error);
   }
   if (running?.signal !== signal) return; // the button Clear has removed the turn, or the mode is another
-  if (!turn.content && !isComplete) $("prompt").value ||= undo();
+  $("spoken").textContent = turn.content;
+  if (!turn.content && !isComplete) {
+    const typed = undo();
+    $("prompt").value ||= typed;
+  }
   running = null;
   update();
   if (follows) log.scrollTop = log.scrollHeight;
@@ -127,24 +129,31 @@ async function answer() {
 }
 
 // Yield the pieces of an answer. If a text is too long for the context, the model sees its newest half, or a half of
-// that. A chat that is too long loses its oldest turns.
+// that. If a chat is too long, or becomes too long by the answer, the model no longer sees its oldest turns.
 async function* stream(sent, signal) {
+  let n_left = Math.min(options().max_tokens, described.defaults.max_new_tokens ?? Infinity);
   for (;;) {
+    const next = turns.findIndex((turn, i) => i > start && turn.role === "user");
+    let isFull = false;
     try {
-      return yield* engine.generate(sent, options(), signal);
-    } catch (error) {
-      if (error.code !== "context_length_exceeded") throw error;
-      if (!sent.messages) {
-        const characters = [...sent.prompt];
-        sent = {prompt: characters.slice(Math.ceil(characters.length / 2)).join("")};
-        continue;
+      for await (const piece of engine.generate(sent, {...options(), max_tokens: n_left}, signal)) {
+        n_left -= piece.tokens.length;
+        isFull = sent.messages && next > 0 && piece.finish === "length" && n_left > 0;
+        yield isFull ? {...piece, finish: null} : piece;
       }
-      const next = turns.findIndex((turn, i) => i > start && turn.role === "user");
-      if (next < 0) throw error;
+    } catch (error) {
+      if (error.code !== "context_length_exceeded" || (sent.messages && next < 0)) throw error;
+      isFull = true;
+    }
+    if (!isFull || signal.aborted) return;
+    if (sent.messages) {
       start = next;
       sent = request();
       if (sent.messages.at(-1).content === "") sent.messages.pop(); // the answer that is being received
       $("note").textContent = "The oldest messages are left out, because the context is full.";
+    } else {
+      const characters = [...sent.prompt];
+      sent = {prompt: characters.slice(Math.ceil(characters.length / 2)).join("")};
     }
   }
 }
@@ -152,7 +161,9 @@ async function* stream(sent, signal) {
 // Remove the last answer and the message before it. Return the text of this message.
 function undo() {
   if (turns.at(-1)?.role === "assistant") removeTurn();
-  return turns.at(-1)?.role === "user" ? removeTurn().content : "";
+  const typed = turns.at(-1)?.role === "user" ? removeTurn().content : "";
+  update();
+  return typed;
 }
 
 function send() {
@@ -177,22 +188,22 @@ function update() {
     ? "Ask something. Enter sends, Shift+Enter starts a new line, Escape stops."
     : "Type the start of a text, and the model continues it. Ctrl+Enter sends, Escape stops.";
   $("actions").hidden = running !== null || last !== "assistant";
-  $("legend").hidden = !document.querySelector("main:not([hidden]) .token");
   $("reason").hidden = turns.length > 0;
   $("system_field").hidden = !chats;
-  $("save").disabled = $("clear").disabled = $("look").disabled = turns.length === 0;
+  $("save").disabled = $("clear").disabled = turns.length === 0;
+  $("look").disabled = turns.length === 0 || running !== null;
   document.querySelector("input[value=chat]").disabled = !described.chats;
 }
 
 function clear() {
-  running?.abort();
-  running = null;
   turns = [];
   start = 0;
   showTurns();
 }
 
 function showTurns() {
+  running?.abort();
+  running = null;
   $("turns").replaceChildren(...turns.map((turn) => turn.element));
   $("error").textContent = $("note").textContent = "";
   showAttention(false);
@@ -220,7 +231,7 @@ function showAlternatives(turn, piece) {
     button.append(make("code", visible(text) || " "), bar, make("span", percent(Math.exp(logprob)), "share"));
     if (text === token.text) Object.assign(button, {ariaCurrent: "true", autofocus: true});
     // A token without a character of its own cannot start a text.
-    button.disabled = running !== null || text.startsWith("bytes:") || described.ends.includes(text);
+    button.disabled = text.startsWith("bytes:") || described.ends.includes(text);
     button.onclick = () => continueFrom(turn, piece, {...token, text, logprob});
     return button;
   });
@@ -240,6 +251,7 @@ function showAlternatives(turn, piece) {
 
 // Put another token in the place of a piece, and continue from there.
 function continueFrom(turn, piece, token) {
+  if (running) return;
   $("alternatives").hidePopover();
   while (turns.at(-1) !== turn) removeTurn();
   for (const later of turn.pieces.splice(turn.pieces.indexOf(piece))) later.element.remove();
@@ -253,94 +265,77 @@ function continueFrom(turn, piece, token) {
 // Attention
 
 let attended = null; // what the engine returned: {tokens, n_tokens, weights}
+let weights = []; // the matrix of the chosen layer and head
 let row = 0; // the chosen token
-let column = 0; // in the matrix, the token to which it attends
+let column = 0; // the token to which it attends most, or the column that was chosen in the matrix
 
 async function showAttention(is) {
+  if (is) {
+    try {
+      attended = await engine.attention(request());
+    } catch (error) {
+      return showError(error);
+    }
+    if (running) return; // an answer has begun
+  }
   $("look").ariaPressed = String(is);
   $("attention").hidden = !is;
   $("log").hidden = is;
   update();
   if (!is) return;
-  try {
-    attended = await engine.attention(request());
-  } catch (error) {
-    showAttention(false);
-    return showError(error);
-  }
-  const {tokens, n_tokens, weights} = attended;
-  for (const [id, length] of [["layer", weights.length], ["head", weights[0].length]]) {
+
+  const {tokens, n_tokens} = attended;
+  for (const [id, length] of [["layer", attended.weights.length], ["head", attended.weights[0].length]]) {
     const names = ["mean", ...Array(length).keys()];
     if ($(id).length !== names.length) $(id).replaceChildren(...names.map((name) => new Option(name)));
   }
-  $("shown").textContent = n_tokens > tokens.length ? `the last ${tokens.length} of ${n_tokens} tokens` : "";
+  $("shown").textContent = n_tokens > tokens.length ? `the last ${tokens.length} tokens` : "";
   $("attended").replaceChildren(...tokens.map((text, i) => {
     const token = make("span", visible(text).replace(/\\n/g, "↵\n"), "token");
-    Object.assign(token, {role: "button", tabIndex: -1, onclick: () => choose(i)});
-    return token;
+    return Object.assign(token, {role: "button", onclick: () => choose(i)});
   }));
-  choose(tokens.length - 1);
+  row = tokens.length - 1;
+  showWeights();
 }
 
-// Return the matrix of the chosen layer and head, or the mean of all of them.
-function chosenWeights() {
+// Show the weights of the chosen layer and head, or the mean of all of them.
+function showWeights() {
   const layers = $("layer").value === "mean" ? attended.weights : [attended.weights[$("layer").value]];
   const matrices = layers.flatMap((heads) => ($("head").value === "mean" ? heads : [heads[$("head").value]]));
   const mean = (i, j) => matrices.reduce((sum, matrix) => sum + matrix[i][j], 0) / matrices.length;
-  return attended.tokens.map((_, i) => attended.tokens.map((_, j) => mean(i, j)));
+  weights = attended.tokens.map((_, i) => attended.tokens.map((_, j) => mean(i, j)));
+
+  const names = attended.tokens.map(visible);
+  const table = make("table");
+  table.insertRow().append(make("td"), ...names.map((name) => make("th", name)));
+  weights.forEach((of_row, i) => {
+    const cells = of_row.map((weight, j) => {
+      const cell = make("td");
+      cell.style.background = shade(Math.sqrt(weight)); // so that small weights are visible, too
+      return Object.assign(cell, {onpointerover: () => choose(i, j)});
+    });
+    table.insertRow().append(make("th", names[i]), ...cells);
+  });
+  $("matrix").replaceChildren(table);
+  $("attended").hidden = $("as_matrix").checked;
+  $("matrix").hidden = !$("as_matrix").checked;
+  choose(row);
 }
 
 function choose(i, j) {
-  const weights = chosenWeights();
+  const highest = Math.max(...weights[i]);
   row = i;
-  column = j ?? weights[i].indexOf(Math.max(...weights[i]));
+  column = j ?? weights[i].indexOf(highest);
   const name = (place) => `“${visible(attended.tokens[place])}”`;
   const most = j === undefined ? "attends most to" : "attends to";
   $("cell").textContent = `${name(row)} ${most} ${name(column)}: ${percent(weights[row][column])}`;
   [...$("attended").children].forEach((token, place) => {
-    // With a square root, small weights are visible, too.
-    token.style.background = shade(Math.sqrt(weights[i][place] / Math.max(...weights[i])));
+    token.style.background = shade(Math.sqrt(weights[i][place] / highest));
     token.ariaPressed = String(place === i);
     token.tabIndex = place === i ? 0 : -1;
   });
-  $("attended").hidden = $("as_matrix").checked;
-  $("matrix").hidden = !$("as_matrix").checked;
-  if ($("as_matrix").checked) drawMatrix(weights);
-}
-
-const canvas = $("matrix").firstElementChild;
-const CELL = 16; // pixels
-const MOST_MARGIN = 112;
-let margin = 0; // for the tokens at both axes
-
-function drawMatrix(weights) {
-  const context = canvas.getContext("2d");
-  const font = "12px monospace";
-  context.font = font;
-  const widths = attended.tokens.map((token) => context.measureText(visible(token)).width);
-  margin = Math.min(MOST_MARGIN, Math.max(...widths) + 12);
-  const size = margin + CELL * weights.length;
-  canvas.width = canvas.height = size * devicePixelRatio;
-  canvas.style.width = canvas.style.height = `${size}px`;
-  context.scale(devicePixelRatio, devicePixelRatio);
-  const {color} = getComputedStyle(document.body);
-  Object.assign(context, {fillStyle: color, strokeStyle: color, font});
-  Object.assign(context, {textAlign: "right", textBaseline: "middle"});
-  attended.tokens.forEach((token, i) => {
-    const place = margin + CELL * (i + 0.5);
-    context.fillText(visible(token), margin - 6, place, margin - 8);
-    context.save();
-    context.translate(place, margin - 6);
-    context.rotate(Math.PI / 2);
-    context.fillText(visible(token), 0, 0, margin - 8);
-    context.restore();
-  });
-  weights.forEach((of_row, i) => of_row.forEach((weight, j) => {
-    context.globalAlpha = Math.sqrt(weight);
-    context.fillRect(margin + CELL * j, margin + CELL * i, CELL - 1, CELL - 1);
-  }));
-  context.globalAlpha = 1;
-  context.strokeRect(margin + CELL * column - 0.5, margin + CELL * row - 0.5, CELL, CELL);
+  document.querySelector("td.chosen")?.classList.remove("chosen");
+  $("matrix").firstChild.rows[row + 1].cells[column + 1].className = "chosen";
 }
 
 function chooseCell(i, j) {
@@ -365,10 +360,7 @@ $("retry").onclick = () => {
   answer();
   if ($("temperature").value === "0") $("note").textContent = "With temperature 0, every answer is the same.";
 };
-$("undo").onclick = () => {
-  undo();
-  update();
-};
+$("undo").onclick = undo;
 $("edit").onclick = () => {
   $("prompt").value = isChat() ? undo() : request().prompt;
   if (!isChat()) while (turns.length) removeTurn();
@@ -395,22 +387,17 @@ $("save").onclick = () => {
   URL.revokeObjectURL(link.href);
 };
 $("look").onclick = () => showAttention($("attention").hidden);
-$("layer").onchange = $("head").onchange = $("as_matrix").onchange = () => choose(row);
+$("layer").onchange = $("head").onchange = $("as_matrix").onchange = showWeights;
 $("api_key").onchange = () => {
   engine.setKey($("api_key").value);
   describe();
 };
 for (const radio of document.querySelectorAll("input[name=mode]")) {
   radio.onchange = () => {
-    running?.abort();
-    running = null;
     [other, {turns, start}] = [{turns, start}, other];
     showTurns();
   };
 }
-
-canvas.onpointermove = canvas.onpointerdown = ({offsetX, offsetY}) =>
-  chooseCell(Math.floor((offsetY - margin) / CELL), Math.floor((offsetX - margin) / CELL));
 
 document.onkeydown = (event) => {
   const {key, target} = event;
@@ -420,7 +407,7 @@ document.onkeydown = (event) => {
   const sends = event.ctrlKey || event.metaKey || (isChat() && target === $("prompt") && !event.shiftKey);
   if (key === "Enter" && !event.isComposing && sends) send();
   else if (target.className === "token" && (key === "Enter" || key === " ")) target.click();
-  else if (target.tagName === "CANVAS" && down !== undefined) chooseCell(row + down, column + right);
+  else if (target === $("matrix") && down !== undefined) chooseCell(row + down, column + right);
   else if (target.parentElement === $("alternatives") && down) focusNext(target, down, "#alternatives button:enabled");
   else if ((target.className === "token" || target === $("log")) && right) focusNext(target, right, TOKENS);
   else return;
@@ -430,14 +417,15 @@ document.onkeydown = (event) => {
 // Move the focus from one of these elements to the next or to the one before.
 function focusNext(from, step, selector) {
   const elements = [...document.querySelectorAll(selector)];
-  elements.at(elements.indexOf(from) + step)?.focus();
+  const place = elements.indexOf(from);
+  const first = step > 0 ? 0 : elements.length - 1;
+  elements[place < 0 ? first : place + step]?.focus();
 }
 
 // Learn the model's name and defaults. An engine that needs a key tells them only to those who have it.
 async function describe() {
   try {
     const health = await engine.describe();
-    if (health.needs_key) $("key_field").hidden = false;
     const message = $("api_key").value ? "The API key is wrong." : "This server requires its API key.";
     if (!health.model) throw Object.assign(new Error(message), {isAboutKey: true});
     described = health;
@@ -447,7 +435,7 @@ async function describe() {
     for (const [name, value] of Object.entries(described.defaults)) {
       if ($(name) && value !== null) $(name).value = value;
     }
-    document.querySelector(`input[value=${described.chats ? "chat" : "text"}]`).checked = true;
+    if (!turns.length) document.querySelector(`input[value=${described.chats ? "chat" : "text"}]`).checked = true;
   } catch (error) {
     showError(error);
   }

@@ -14,12 +14,12 @@ class Tokenizer {
     this.split = split.map((source) => new RegExp(source, "gu"));
     this.ids = new Map(tokens.map((bytes, id) => [bytes, id]));
     for (const text of Object.keys(special)) this.ids.delete(bytesOf(text));
+    const longest = Object.keys(special).filter((text) => text.trim()).sort((a, b) => b.length - a.length);
+    const escaped = longest.map((text) => text.replace(/[^\w\s]/g, "\\$&"));
+    this.cuts = new RegExp(`(${escaped.join("|") || "(?!)"})`);
+    this.pair = (left, right) => left * tokens.length + right;
     this.ranks = merges && new Map();
     for (let i = 0; merges && i < merges.length; i += 2) this.ranks.set(this.pair(merges[i], merges[i + 1]), i);
-  }
-
-  pair(left, right) {
-    return left * this.tokens.length + right;
   }
 
   // Return the ids of a text. The text of a special token in it is ordinary text.
@@ -60,25 +60,28 @@ class Tokenizer {
 
   // Return the ids of a chat up to its next answer. If the last message is an answer, it is continued.
   chatIds(messages) {
-    const isContinued = messages.at(-1).role === "assistant";
+    const {role: last, content: begun} = messages.at(-1);
+    if (last === "assistant") {
+      return [...this.chatIds(messages.slice(0, -1)), ...this.encode(begun && this.chat.leading + begun)];
+    }
     const parts = []; // texts of the template at even places, and of messages at odd places
     let previous = "";
-    for (const {role, content} of isContinued ? messages.slice(0, -1) : messages) {
+    for (const {role, content} of messages) {
       const between = this.chat[`${previous}>${role}`];
-      if (between === undefined) throw new Error(`this model knows no chat in which ${role} follows ${previous || "nothing"}`);
+      if (between === undefined) throw new Error(`in chats of this model, ${role} never follows “${previous}”`);
       // With leading spaces, the built-in template gives the same text.
       parts.push(between, role === "assistant" && this.chat.leading ? content.replace(/^ +/, "") : content);
       previous = role;
     }
-    parts.push(this.chat[`${previous}>`], isContinued ? this.chat.leading + messages.at(-1).content : "");
+    parts.push(this.chat[`${previous}>`]);
 
     // A special token of the template becomes its id, and a special token in a message stays text. Everything between
     // two special tokens is encoded together.
     const ids = [];
     let text = "";
     parts.forEach((part, i) => {
-      for (const each of this.cutAtSpecial(part)) {
-        if (each in this.special) {
+      for (const each of part.split(this.cuts)) {
+        if (Object.hasOwn(this.special, each)) {
           ids.push(...this.encode(text), ...(i % 2 ? this.encode(each) : [this.special[each]]));
           text = "";
         } else {
@@ -87,11 +90,6 @@ class Tokenizer {
       }
     });
     return [...ids, ...this.encode(text)];
-  }
-
-  cutAtSpecial(text) {
-    const escaped = Object.keys(this.special).map((each) => each.replace(/[^\w\s]/g, "\\$&"));
-    return escaped.length ? text.split(new RegExp(`(${escaped.join("|")})`)) : [text];
   }
 
   // Return the text of an id. If its bytes are not UTF-8, return for example bytes:\xe2\x80, as the server does.

@@ -109,8 +109,10 @@ def _chat_texts(tokenizer: Tokenizer) -> dict[str, str] | None:
     """
     encoder = chat_encoder_of(tokenizer)
     texts = {"leading": encoder.leading}
+    # A template that trims a message, changes its case or cuts out thoughts changes this content.
+    content = "q{} </think> <B "
     for roles in (["user"], ["user", "assistant", "user"], ["system", "user", "assistant", "user"]):
-        messages = [{"role": role, "content": f"Q{i}x"} for i, role in enumerate(roles)]
+        messages = [{"role": role, "content": content.format(i)} for i, role in enumerate(roles)]
         try:
             rest = encoder.prompt_text(messages)
         except UserError:
@@ -118,7 +120,7 @@ def _chat_texts(tokenizer: Tokenizer) -> dict[str, str] | None:
                 continue  # some templates have no system message
             return None
         for i, (before, behind) in enumerate(pairwise(["", *roles])):
-            between, found, rest = rest.partition(f"Q{i}x")
+            between, found, rest = rest.partition(content.format(i))
             if not found or texts.setdefault(f"{before}>{behind}", between) != between:
                 return None
         if texts.setdefault("user>", rest) != rest:

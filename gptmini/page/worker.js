@@ -1,7 +1,8 @@
 // The worker: it receives the model from the page, and draws a token for each message "next".
 
-const MOST_SHOWN = 64; // number of tokens for which attention is shown, and of tokens before them that count
-const MOST_ATTENDED = 1024;
+const MOST_SHOWN = 64; // maximum number of tokens for which attention is shown
+const MOST_ATTENDED = 1024; // maximum number of tokens that are read for it
+const N_LIKELIEST = 10; // number of alternatives of a token
 const AT_ONCE = 16; // tokens of a prompt between two messages, so that a reader can stop a long prompt
 let model = null;
 let tokenizer = null;
@@ -17,6 +18,7 @@ const CALLS = {
   // Start an answer. request and options are those of engine.generate.
   start({request, options}) {
     const {temperature = 1, top_k = 0, top_p = 1, seed, max_tokens = Infinity} = options;
+    if (!(temperature >= 0)) throw new Error("temperature must be at least 0");
     const longest = model.config.longest_input;
     const ids = idsOf(request);
     let most = max_tokens;
@@ -48,16 +50,20 @@ const CALLS = {
     if (sample.waiting.length) return {text: "", tokens: [], ids: [], finish: null};
 
     const logits = model.unembed(model.step(ids.at(-1)));
-    const id = choose(logits, sample);
+    const ordered = logits.slice().sort().reverse();
+    if (Number.isNaN(ordered[0])) throw new Error("logits must be finite, got NaN; the model diverged");
+    const id = choose(logits, ordered, sample);
     ids.push(id);
     sample.n_left--;
     const ends = tokenizer.ends.includes(id);
-    const finish = ends ? "end_of_text" : sample.n_left === 0 ? "length" : null;
+    const finish = ends ? "end_of_text" : sample.n_left <= 0 ? "length" : null;
     let text = ends ? "" : decoder.decode(bytesToArray(tokenizer.tokens[id] ?? ""), {stream: true});
     if (finish) text += decoder.decode();
-    if (text && text.startsWith(sample.leading)) text = text.slice(sample.leading.length);
-    if (text) sample.leading = "";
-    return {text, tokens: ends ? [] : [describe(logits, id)], ids: [id], finish};
+    if (text) {
+      if (text.startsWith(sample.leading)) text = text.slice(sample.leading.length);
+      sample.leading = "";
+    }
+    return {text, tokens: ends ? [] : [describe(logits, ordered, id)], ids: [id], finish};
   },
 
   // Return the attention between the last tokens of a text or a chat.
@@ -70,17 +76,11 @@ const CALLS = {
     const width = attended.length - first;
     const rounded = (row) => Array.from({length: width}, (_, j) => Math.round((row[first + j] ?? 0) * 1000) / 1000);
 
-    model.keep(0);
+    const reader = new Model(model.config, model.tensors); // the cache of an answer stays as it is
     attended.forEach((id, i) => {
-      model.step(id, i < first ? undefined : (layer, head, row) => weights[layer][head].push(rounded(row)));
+      reader.step(id, i < first ? undefined : (layer, head, row) => weights[layer][head].push(rounded(row)));
     });
     return {tokens: attended.slice(first).map((id) => tokenizer.textOf(id)), n_tokens: ids.length, weights};
-  },
-
-  // Return the logits after a prompt, for tests.
-  logits(prompt) {
-    model.keep(0);
-    return Array.from(model.unembed(tokenizer.promptIds(prompt).map((id) => model.step(id)).at(-1)));
   },
 };
 
@@ -104,14 +104,12 @@ function fill(window) {
   sample.waiting = window.slice(n_same, -1);
 }
 
-// Return the id of the next token: the most probable at temperature 0, otherwise a random token.
-function choose(logits, {temperature, top_k, top_p, random}) {
-  const highest = logits.reduce((a, b) => Math.max(a, b));
-  if (Number.isNaN(highest)) throw new Error("logits must be finite, got NaN; the model diverged");
-  if (temperature === 0) return logits.indexOf(highest);
+// Return the id of the next token: the most probable at temperature 0, otherwise a random token. `ordered` has the
+// logits from the highest to the lowest.
+function choose(logits, ordered, {temperature, top_k, top_p, random}) {
+  if (temperature === 0) return logits.indexOf(ordered[0]);
 
-  const ordered = logits.slice().sort().reverse();
-  const share = (logit) => Math.exp((logit - highest) / temperature); // in proportion to the probability
+  const share = (logit) => Math.exp((logit - ordered[0]) / temperature); // in proportion to the probability
   let n_kept = top_k > 0 ? Math.min(top_k, ordered.length) : ordered.length;
   const total = sumOf(ordered.subarray(0, n_kept).map(share));
   let reached = 0;
@@ -130,11 +128,10 @@ function choose(logits, {temperature, top_k, top_p, random}) {
 const sumOf = (values) => values.reduce((a, b) => a + b, 0);
 
 // Return the token {text, logprob, likeliest}. Log-probabilities are in nats, before any rule of sampling.
-function describe(logits, id) {
-  const highest = logits.reduce((a, b) => Math.max(a, b));
-  const normaliser = highest + Math.log(sumOf(logits.map((logit) => Math.exp(logit - highest))));
+function describe(logits, ordered, id) {
+  const normaliser = ordered[0] + Math.log(sumOf(ordered.map((logit) => Math.exp(logit - ordered[0]))));
   const ids = [];
-  for (const logit of logits.slice().sort().reverse().slice(0, N_LIKELIEST)) {
+  for (const logit of ordered.subarray(0, N_LIKELIEST)) {
     let i = logits.indexOf(logit);
     while (ids.includes(i)) i = logits.indexOf(logit, i + 1);
     ids.push(i);
@@ -145,8 +142,6 @@ function describe(logits, id) {
     likeliest: ids.map((i) => [tokenizer.textOf(i), logits[i] - normaliser]),
   };
 }
-
-const N_LIKELIEST = 10; // number of alternatives of a token
 
 // Return random numbers in [0, 1) that depend only on the seed. Source: mulberry32 by Tommy Ettinger.
 function generator(seed) {
@@ -167,5 +162,6 @@ function arrayOf({dtype, columns, text}) {
   if (dtype === "int8") return {data: new Int8Array(bytes.buffer), columns};
   if (dtype === "fp32") return {data: new Float32Array(bytes.buffer), columns};
   // bf16 is the first half of fp32.
-  return {data: new Float32Array(Uint32Array.from(new Uint16Array(bytes.buffer), (half) => half << 16).buffer), columns};
+  const whole = Uint32Array.from(new Uint16Array(bytes.buffer), (half) => half << 16);
+  return {data: new Float32Array(whole.buffer), columns};
 }

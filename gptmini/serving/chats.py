@@ -22,15 +22,14 @@ async def answer_chat(model: ServedModel, request: HTTPRequest) -> Response:
     if body.top_logprobs and not body.logprobs:
         raise RequestError("top_logprobs requires logprobs: true", param="top_logprobs")
 
-    continues = body.continue_final_message
-    if continues and body.messages[-1].get("role") != "assistant":
+    is_continued = body.continue_final_message
+    if is_continued and body.messages[-1].get("role") != "assistant":
         raise RequestError(
             "continue_final_message requires a last message of the role assistant",
             param="continue_final_message",
         )
-    ids = await in_thread(
-        "messages", model.chat_ids, body.messages, body.chat_template_kwargs, continues
-    )
+    read = partial(model.chat_ids, is_continued=is_continued)
+    ids = await in_thread("messages", read, body.messages, body.chat_template_kwargs)
     model.check_ids(ids, "messages")
     requests = model.requests(
         body,
@@ -38,7 +37,7 @@ async def answer_chat(model: ServedModel, request: HTTPRequest) -> Response:
         # The model must see the whole chat until the answer ends. It does not read the last token of the answer.
         most_tokens=model.context - len(ids) + 1,
         n_likeliest=body.top_logprobs if body.logprobs else None,
-        leading="" if continues else chat_encoder_of(model.tokenizer).leading,
+        leading="" if is_continued else chat_encoder_of(model.tokenizer).leading,
     )
     return await Responder(
         model=model,

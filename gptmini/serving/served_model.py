@@ -72,10 +72,12 @@ class ServedModel:
             return prompt_ids(self.tokenizer, text)
         return chat_encoder_of(self.tokenizer).ids_with_special_tokens(text)
 
-    def chat_ids(self, messages: list[Any], names: dict[str, Any], continues: bool) -> list[int]:
+    def chat_ids(
+        self, messages: list[Any], names: dict[str, Any], *, is_continued: bool = False
+    ) -> list[int]:
         """Return the ids of a chat up to its next answer. `names` are variables of the chat template.
 
-        If `continues` is true and the last message is an answer, this message is the start of the next answer.
+        If is_continued is true and the last message is an answer, this message is the start of the next answer.
 
         Raises RequestError if the text of the chat is too long to be encoded. Raises UserError if the messages have a
         different form, or if the template rejects them.
@@ -83,9 +85,9 @@ class ServedModel:
         messages = checked_messages(messages)
         encoder = chat_encoder_of(self.tokenizer).with_names(names)
         begun = ""
-        if continues and messages[-1]["role"] == "assistant":
+        if is_continued and messages[-1]["role"] == "assistant":
             *messages, answer = messages
-            begun = encoder.leading + answer["content"]
+            begun = answer["content"] and encoder.leading + answer["content"]
         text = encoder.prompt_text(messages)
         self._check_length(text + begun, "messages")
         return [*encoder.prompt(messages, text=text), *self.tokenizer.encode(begun)]

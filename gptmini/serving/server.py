@@ -78,11 +78,12 @@ async def show_health(model: ServedModel, request: HTTPRequest) -> Response:
     settings = model.settings
     health = {"status": "ok", "needs_key": settings.api_key is not None}
     if has_key(request, settings.api_key):
+        chats = model.tokenizer.chat_template is not None
         health |= {
             "model": settings.model,
             "open": model.engine.n_open,
-            "chats": model.tokenizer.chat_template is not None,
-            "reason": missing_template(settings.model),
+            "chats": chats,
+            "reason": None if chats else missing_template(settings.model),
             "ends": [model.tokenizer.decode([i]) for i in model.tokenizer.ends],
             "defaults": asdict(settings.request.rules) | {"seed": settings.seed},
         }
@@ -97,7 +98,8 @@ async def show_attention(model: ServedModel, request: HTTPRequest) -> Response:
         text = body.text[-model.context * model.longest_token :]
         ids = await in_thread("text", model.text_ids, text)
     else:
-        ids = await in_thread("messages", model.chat_ids, body.messages, {}, True)
+        read = partial(model.chat_ids, is_continued=True)
+        ids = await in_thread("messages", read, body.messages, {})
     look = partial(last_attention, model.engine.model, ids, MOST_SHOWN)
     weights = await asyncio.wrap_future(model.engine.call(look))
     tokens = [token_text(model.tokenizer, i) for i in ids[-MOST_SHOWN:]]

@@ -97,5 +97,5 @@ def test_a_page_is_written_in_int8_and_keeps_the_name_of_the_run(script, short, 
     assert '"described": {"model": "latest", "chats": false' in page
     script("export", "runs/latest", "model.html").assert_refused("model.html already exists")
     script("export", "runs/latest", "other.html", "--dtype", "fp16").assert_refused(
-        "int8, bf16, fp32"
+        "a folder or a .gguf file"
     )

@@ -11,6 +11,7 @@ from selenium.webdriver.support.ui import Select, WebDriverWait
 
 from gptmini.generation import generate
 from gptmini.page import server_page, write_page
+from gptmini.page.assembling import file_page
 from gptmini.tokenizer import CharTokenizer, chat_encoder_of
 from serving.clients import CHARACTERS, LETTERS, served
 from sizes import TALKATIVE
@@ -167,12 +168,34 @@ def test_a_chat_and_its_buttons(page, model):
         shown.run("void (send(), clear())")
         shown.wait_idle()
         assert shown.chunks() == []
-        # A chat that outgrows the context goes on without its oldest messages.
-        shown.fill(system=" ", max_tokens="5")
+
+
+def test_a_chat_that_outgrows_the_context_goes_on_without_its_oldest_messages(page, model):
+    with page() as shown:
+        shown.fill(max_tokens="12", temperature="0")
         for n_turns in range(2, 14, 2):
             shown.send("abc?", Keys.ENTER)
             assert (len(shown.chunks()), shown.find("#error").text) == (n_turns, "")
+            # An answer is not cut where the context is full.
+            assert len(shown.chunks()[-1][1]) == 12
         assert shown.run("start") > 0
+        assert "oldest messages" in shown.find("#note").text
+
+        # Without the later messages, the model sees the first message again.
+        shown.find(".assistant .token").click()
+        shown.click("#alternatives button:not([aria-current]):enabled")
+        assert (len(shown.chunks()), shown.run("start"), shown.find("#error").text) == (2, 0, "")
+        begun = shown.chunks()[1][1][0]
+        ids = chat_encoder_of(LETTERS).prompt([user("abc?")]) + LETTERS.encode(" " + begun)
+        (rest,) = generate(model, LETTERS, [ids], max_new_tokens=12, temperature=0)
+        assert shown.chunks()[1][1] == begun + rest
+
+        # One answer at a time.
+        shown.find(".assistant .token").click()
+        alternative = "document.querySelector('#alternatives button:enabled').click()"
+        shown.run(f"void ($('prompt').value = 'ab', send(), {alternative})")
+        shown.wait_idle()
+        assert [role for role, _ in shown.chunks()] == ["user", "assistant"] * 2
 
 
 def test_escape_stops_and_an_unanswered_message_comes_back(page):
@@ -202,7 +225,14 @@ def test_a_text_grows_and_continues_from_an_alternative(page, model):
         assert shown.chunks() == [["user", "abc"], ["assistant", written]]
         assert shown.find("#prompt").get_property("value") == ""
 
-        # With an empty field, the text goes on.
+        # With an empty field, the text goes on. Other empty fields have no effect.
+        filled = shown.run("options()")
+        shown.run("void document.querySelectorAll('.fields input').forEach((e) => (e.value = ''))")
+        off = {"temperature": 1, "top_k": 0, "top_p": 1, "max_tokens": 200}
+        assert {
+            name: value for name, value in shown.run("options()").items() if value is not None
+        } == off
+        shown.fill(max_tokens=str(filled["max_tokens"]), temperature="0")
         shown.click("#send")
         shown.find("#prompt").send_keys("ab")
         shown.find("#log").send_keys(Keys.CONTROL, Keys.ENTER)
@@ -313,11 +343,11 @@ def test_attention_in_the_text_and_as_a_matrix(page, model):
             of_heads = of_layers if head == "mean" else of_layers[:, [int(head)]]
             share, place = of_heads.mean((0, 1))[4].max(0)
             said = re.fullmatch(r"“(.*)” attends most to “(.*)”: (.*) %", shown.find("#cell").text)
-            assert LETTERS.decode([int(ids[0, place])]).strip() in said[2]
+            assert said[2].replace("\\n", "\n") == LETTERS.decode([int(ids[0, place])])
             assert float(said[3]) == pytest.approx(100 * share.item(), abs=0.1)
 
         shown.find("#as_matrix").click()
-        shown.find("canvas").send_keys(Keys.ARROW_UP, Keys.ARROW_LEFT)
+        shown.find("#matrix").send_keys(Keys.ARROW_UP, Keys.ARROW_LEFT)
         assert "attends to" in shown.find("#cell").text
         assert not shown.find("#attended").is_displayed()
         shown.click("#look")
@@ -417,7 +447,7 @@ def test_a_server_with_a_key_asks_for_it_and_no_script_of_others_runs(browser, m
 
 
 def test_the_page_needs_nothing_else_and_never_reads_text_as_html():
-    page, _ = server_page()
+    page = server_page()[0] + file_page("{}")
     assert not re.search(r"(src|href)=\"(?!data:,)|url\(|@import|https?://", page)
     assert not re.search(
         r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(| style=", page
