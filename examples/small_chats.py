@@ -9,7 +9,8 @@ NAMES = "Ada Ben Cleo Dan Eve Finn Gina Hugo Ida Jan Kim Leo Mia Noah Ora Paul"
 THINGS = "hat cup key map bag lamp book coat ball drum fork bell rope shoe clock brush"
 PLACES = "garden kitchen attic cellar garage office hall shed barn tower yard porch"
 
-draw, lines = random.Random(1), []
+draw = random.Random(1)
+lines = []
 for name, thing, place in itertools.product(NAMES.split(), THINGS.split(), PLACES.split()):
     asked = {
         "Where is it?": f"In the {place}.",
@@ -17,7 +18,9 @@ for name, thing, place in itertools.product(NAMES.split(), THINGS.split(), PLACE
         "What is it?": f"It is a {thing}.",
     }
     texts = [
-        text for question in draw.sample(list(asked), 3) for text in (question, asked[question])
+        text
+        for question in draw.sample(list(asked), len(asked))
+        for text in (question, asked[question])
     ]
     texts[0] = f"{name} left a {thing} in the {place}. {texts[0]}"
     messages = [

@@ -1,6 +1,7 @@
 """A browser without a window, for tests of pages."""
 
 import shutil
+from contextlib import contextmanager
 
 import pytest
 
@@ -8,8 +9,9 @@ BROWSER = shutil.which("chromium") or shutil.which("chromium-browser")
 DRIVER = shutil.which("chromedriver")
 
 
-def new_browser():
-    """Return a driver of Chromium that keeps what the browser logs. Skip the test if Chromium is not installed."""
+@contextmanager
+def opened_browser():
+    """Yield a driver of Chromium that keeps what the browser logs. Skip the test if Chromium is not installed."""
     if not BROWSER or not DRIVER:
         pytest.skip("chromium and chromedriver are not installed")
     from selenium import webdriver
@@ -19,7 +21,11 @@ def new_browser():
     for argument in ("--headless=new", "--no-sandbox", "--disable-gpu", "--window-size=420,900"):
         options.add_argument(argument)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    return webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
+    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
+    try:
+        yield driver
+    finally:
+        driver.quit()
 
 
 def awaited(browser, expression, *arguments):

@@ -32,7 +32,7 @@ function visible(text) {
 }
 
 const percent = (share) => (share < 1e-4 ? "< 0.01 %" : `${(100 * share).toFixed(share < 0.1 ? 2 : 1)} %`);
-// The ground of a token: nothing at a probability of 1, and the full colour at 0.001, as in the legend.
+// The ground of a token: nothing at a probability of 1, and the full color at 0.001, as in the legend.
 const surprise = (logprob) => Math.min(1, -logprob / Math.log(1000));
 const shade = (strength) => `color-mix(in srgb, var(--mark) ${Math.round(100 * strength)}%, transparent)`;
 

@@ -8,7 +8,7 @@ import pytest
 import yaml
 from matplotlib.figure import Figure
 
-from browsers import new_browser
+from browsers import opened_browser
 from gptmini.report import png
 from gptmini.report.tags import LAYOUT
 from gptmini.runs import RunStatus, write_config, write_status
@@ -125,18 +125,21 @@ def test_a_page_has_the_date_and_fits_a_phone_in_the_dark(runs, script):
     assert texts[texts.index("started") + 1] == "2026-11-28 14:59"
     assert texts[texts.index("duration of the last start") + 1] == "1 h 00 min"
 
-    browser = new_browser()
-    size = {"width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": True}
-    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-    dark = {"name": "prefers-color-scheme", "value": "dark"}
-    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [dark]})
-    browser.get((runs[0] / "report.html").as_uri())
-    style = "getComputedStyle(document.body)"
-    read = f"return [document.documentElement.scrollWidth, {style}.color, {style}.backgroundColor]"
-    width, *colors = browser.execute_script(read)
-    shrunk = "return [...document.images].filter(image => image.clientWidth < image.naturalWidth)"
-    images = browser.execute_script(f"{shrunk}.map(image => image.alt)")
-    browser.quit()
+    with opened_browser() as browser:
+        size = {"width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": True}
+        browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+        dark = {"name": "prefers-color-scheme", "value": "dark"}
+        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [dark]})
+        browser.get((runs[0] / "report.html").as_uri())
+        style = "getComputedStyle(document.body)"
+        read = (
+            f"return [document.documentElement.scrollWidth, {style}.color, {style}.backgroundColor]"
+        )
+        width, *colors = browser.execute_script(read)
+        shrunk = (
+            "return [...document.images].filter(image => image.clientWidth < image.naturalWidth)"
+        )
+        images = browser.execute_script(f"{shrunk}.map(image => image.alt)")
     assert images == []
     assert (width, colors) == (390, ["rgb(230, 237, 243)", "rgb(13, 17, 23)"])
 

@@ -71,6 +71,14 @@ def test_a_text_may_have_any_name(folder, script, names):
     assert json.loads(meta.read_text())["tokenizer"]["characters"] == "ab"[: len(names)]
 
 
+def test_many_texts_have_the_name_of_their_kind():
+    words = [f"/a/folder/with/a/long/name/chapter-{i}.txt" for i in range(99)]
+    plain, _ = resolve_configuration(
+        compose("train", [f"data.path=[{','.join(words)}]", "data=text"])
+    )
+    assert plain["name"] == "text"
+
+
 def test_the_text_at_an_address_names_the_run():
     words = ["https://host/my%20book.txt.gz?token=secret", "seed=2"]
     plain, _ = resolve_configuration(compose("train", texts_as_overrides(words)))

@@ -130,6 +130,12 @@ def test_a_failed_download_says_why_in_one_line_and_leaves_nothing(server, tmp_p
     assert files_in(tmp_path) == []
 
 
+def test_a_folder_that_cannot_be_written_is_no_fault_of_the_network(server, tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(NotADirectoryError):
+        text_at(f"{server.url}/book.txt", tmp_path / "file")
+
+
 @pytest.mark.parametrize(
     ("source", "target", "is_allowed"),
     [
@@ -176,7 +182,10 @@ def test_several_addresses_and_files_are_one_text(server, tmp_path):
         ("ftp://host/book.txt", r"data\.path must .*, got ftp://"),
         ("file:///etc/passwd", r"data\.path must .*, got file://"),
         ("https://me:secret@host/book.txt", r"data\.path must not contain a password"),
-        ("https://host/book.pdf?x=1", r"data\.path does not support \.pdf files"),
+        (
+            "https://host/book.pdf?x=1",
+            r"data\.path does not support \.pdf files, got book\.pdf; download the file, and run: pdf",
+        ),
         ("https://[host/book.txt", r"cannot download https://\[host"),
     ],
 )

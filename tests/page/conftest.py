@@ -2,11 +2,10 @@
 
 import pytest
 
-from browsers import new_browser
+from browsers import opened_browser
 
 
 @pytest.fixture(scope="package")
 def browser():
-    browser = new_browser()
-    yield browser
-    browser.quit()
+    with opened_browser() as browser:
+        yield browser

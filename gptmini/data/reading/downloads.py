@@ -15,8 +15,9 @@ from gptmini.system.errors import UserError
 from gptmini.system.files import encodable, is_address, name_of_address, replacing
 
 SCHEMES = ("http", "https", "hf", "s3")
-# Seconds without a response. fsspec asks a silent server twice, so that a download hangs for at most a minute.
-DOWNLOAD_TIMEOUT = 30
+DOWNLOAD_TIMEOUT = (
+    30  # seconds without a response; fsspec asks a silent HTTP server twice, for a minute in all
+)
 # What servers and the hub say about the version of a file, by fsspec's names.
 VERSION = ("size", "ETag", "Last-Modified", "blob_id")
 
@@ -55,7 +56,7 @@ def _local_copy(key: str, address: str, folder: str, may_download: bool) -> Path
         )
 
     name = name_of_address(address)
-    refuse_ending(key, Path(name))
+    refuse_ending(key, Path(name), "download the file, and ")
     digest = hashlib.sha256(encodable(address).encode()).hexdigest()[:12]
     file = Path(folder).expanduser() / f"{name.partition('.')[0]}-{digest}" / name
     if not may_download:
@@ -66,6 +67,9 @@ def _local_copy(key: str, address: str, folder: str, may_download: bool) -> Path
     try:
         _update(scheme, address, file)
     except Exception as error:  # each library of fsspec has error classes of its own
+        # An error of the disk names a file in the folder.
+        if Path(getattr(error, "filename", None) or "").is_relative_to(file.parent.parent):
+            raise
         failure = f"cannot download {address} ({_reason(error)})"
         if not file.is_file():
             raise UserError(f"{failure}; download it yourself and give the file") from None

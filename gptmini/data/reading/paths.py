@@ -176,8 +176,8 @@ def _find(key: str, path: str, takes_own: bool) -> FoundFiles:
     return result
 
 
-def refuse_ending(key: str, file: Path) -> None:
-    """Raise UserError if gptmini does not read files with the extension of `file`."""
+def refuse_ending(key: str, file: Path, first: str = "") -> None:
+    """Raise UserError if gptmini does not read files with the extension of `file`. `first` precedes the remedy."""
     ending = ending_of(file)
     if ending not in REFUSED:
         return
@@ -185,7 +185,7 @@ def refuse_ending(key: str, file: Path) -> None:
     if file.suffix.lower() in CONVERTERS:
         names = {"file": shlex.quote(str(file)), "text": shlex.quote(str(file.with_suffix(".txt")))}
         remedy = f"run: {CONVERTERS[ending].format(**names)}"
-    raise UserError(f"{key} does not support {ending} files, got {file}; {remedy}")
+    raise UserError(f"{key} does not support {ending} files, got {file}; {first}{remedy}")
 
 
 def _find_by_glob(key: str, pattern: Path, takes_own: bool) -> FoundFiles:
