@@ -77,12 +77,12 @@ class Tokenizer {
 
     // A special token of the template becomes its id, and a special token in a message stays text. Everything between
     // two special tokens is encoded together.
-    const ids = [];
+    let ids = [];
     let text = "";
     parts.forEach((part, i) => {
       for (const each of part.split(this.cuts)) {
         if (Object.hasOwn(this.special, each)) {
-          ids.push(...this.encode(text), ...(i % 2 ? this.encode(each) : [this.special[each]]));
+          ids = [...ids, ...this.encode(text), ...(i % 2 ? this.encode(each) : [this.special[each]])];
           text = "";
         } else {
           text += each;

@@ -63,7 +63,7 @@ const CALLS = {
       if (text.startsWith(sample.leading)) text = text.slice(sample.leading.length);
       sample.leading = "";
     }
-    return {text, tokens: ends ? [] : [describe(logits, ordered, id)], ids: [id], finish};
+    return {text, tokens: [describe(logits, ordered, id)], ids: [id], finish};
   },
 
   // Return the attention between the last tokens of a text or a chat.
