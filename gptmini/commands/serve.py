@@ -98,9 +98,9 @@ def main(arguments: list[str]) -> None:
         api_key=options.api_key,
     )
     if options.host not in LOCAL_HOSTS:
-        print_note(
-            f"note: clients can call the server {', '.join(names)}; --allow-host adds a name"
-        )
+        port = listening.getsockname()[1]
+        addresses = ", ".join(f"http://{name}:{port}" for name in names)
+        print_note(f"note: other computers open {addresses}; --allow-host adds a name")
         if options.api_key is None:
             print_note("note: every client in the network can use it; set --api-key")
     engine = Engine(

@@ -9,6 +9,7 @@ let start = 0; // index of the first turn of a chat that the model still sees
 let other = {turns: [], start: 0}; // what the other mode shows
 let described = {defaults: {}, ends: []};
 let running = null; // the AbortController of the answer that is being received, or null
+let original = null; // what the turns were before an alternative was chosen: [turn, content, pieces] for each
 let n_retries = 0; // since the last message; with a fixed seed, each retry has another seed
 // What empty fields mean. They are sent, because the engine may have other defaults.
 const EMPTY = {temperature: 1, top_k: 0, top_p: 1, max_tokens: 200};
@@ -28,7 +29,7 @@ function visibleControls(text) {
 
 function visible(text) {
   if (described.ends.includes(text)) return "(end of text)";
-  return visibleControls(text).replace(/\n/g, "\\n").replace(/\t/g, "\\t");
+  return visibleControls(text).replace(/^bytes:/, "").replace(/\n/g, "\\n").replace(/\t/g, "\\t");
 }
 
 const percent = (share) => (share < 1e-4 ? "< 0.01 %" : `${(100 * share).toFixed(share < 0.1 ? 2 : 1)} %`);
@@ -86,6 +87,7 @@ function addPiece(turn, piece) {
 
 // Let the model continue. In a chat, it may continue an answer; otherwise, add a turn.
 async function answer() {
+  original = null;
   $("error").textContent = $("note").textContent = "";
   running = new AbortController();
   const {signal} = running;
@@ -158,8 +160,16 @@ async function* stream(sent, signal) {
   }
 }
 
-// Remove the last answer and the message before it. Return the text of this message.
+// Bring back what an alternative has replaced. Otherwise, remove the last answer and the message before it, and return
+// the text of this message.
 function undo() {
+  if (original) {
+    for (const turn of turns) for (const piece of turn.pieces) piece.element.remove();
+    turns = original.map(([turn, content, pieces]) => Object.assign(turn, {content, pieces}));
+    for (const turn of turns) turn.element.append(...turn.pieces.map((piece) => piece.element));
+    showTurns();
+    return "";
+  }
   if (turns.at(-1)?.role === "assistant") removeTurn();
   const typed = turns.at(-1)?.role === "user" ? removeTurn().content : "";
   update();
@@ -168,7 +178,13 @@ function undo() {
 
 function send() {
   const typed = $("prompt").value;
-  if (running || (isChat() && !typed.trim())) return;
+  if (running || !described.model || (isChat() && !typed.trim())) return;
+  const wrong = document.querySelector(".fields input:invalid");
+  if (wrong) {
+    $("settings").open = true;
+    wrong.reportValidity();
+    return;
+  }
   n_retries = 0;
   $("prompt").value = "";
   if (typed) addTurn("user", typed);
@@ -183,8 +199,9 @@ function update() {
   $("prompt").ariaLabel = chats ? "Your message" : "Text to continue";
   $("prompt").placeholder = chats ? "Your message" : turns.length ? "More text, or nothing" : "Text to continue";
   $("send").hidden = running !== null;
+  $("send").disabled = !described.model;
   $("stop").hidden = running === null;
-  $("hint").textContent = turns.length ? "" : chats
+  $("hint").textContent = !described.model ? "Waiting for the model …" : turns.length ? "" : chats
     ? "Ask something. Enter sends, Shift+Enter starts a new line, Escape stops."
     : "Type the start of a text, and the model continues it. Ctrl+Enter sends, Escape stops.";
   $("actions").hidden = running !== null || last !== "assistant";
@@ -203,7 +220,7 @@ function clear() {
 
 function showTurns() {
   running?.abort();
-  running = null;
+  running = original = null;
   $("turns").replaceChildren(...turns.map((turn) => turn.element));
   $("error").textContent = $("note").textContent = "";
   showAttention(false);
@@ -211,6 +228,7 @@ function showTurns() {
 
 function showError(error) {
   $("error").textContent = error.message;
+  $("note").textContent = "";
   if (!error.isAboutKey) return;
   $("settings").open = true;
   $("key_field").hidden = false;
@@ -227,7 +245,7 @@ function showAlternatives(turn, piece) {
   const rows = likeliest.map(([text, logprob]) => {
     const button = make("button");
     const bar = make("span", "", "bar");
-    bar.style.width = `${Math.max(2, 100 * Math.exp(logprob))}%`;
+    bar.style.width = `${Math.max(2, 100 * Math.exp(logprob - likeliest[0][1]))}%`;
     button.append(make("code", visible(text) || " "), bar, make("span", percent(Math.exp(logprob)), "share"));
     if (text === token.text) Object.assign(button, {ariaCurrent: "true", autofocus: true});
     // A token without a character of its own cannot start a text.
@@ -253,6 +271,7 @@ function showAlternatives(turn, piece) {
 function continueFrom(turn, piece, token) {
   if (running) return;
   $("alternatives").hidePopover();
+  const before = turns.map((each) => [each, each.content, [...each.pieces]]);
   while (turns.at(-1) !== turn) removeTurn();
   for (const later of turn.pieces.splice(turn.pieces.indexOf(piece))) later.element.remove();
   turn.content = turn.pieces.map(({text}) => text).join("");
@@ -260,6 +279,7 @@ function continueFrom(turn, piece, token) {
   const text = isChat() && !turn.content ? token.text.trimStart() : token.text;
   addPiece(turn, {text, tokens: [token]});
   answer();
+  original = before;
 }
 
 // Attention
@@ -362,6 +382,7 @@ $("retry").onclick = () => {
 };
 $("undo").onclick = undo;
 $("edit").onclick = () => {
+  original = null;
   $("prompt").value = isChat() ? undo() : request().prompt;
   if (!isChat()) while (turns.length) removeTurn();
   update();
@@ -435,6 +456,7 @@ async function describe() {
     for (const [name, value] of Object.entries(described.defaults)) {
       if ($(name) && value !== null) $(name).value = value;
     }
+    if (described.defaults.max_new_tokens < EMPTY.max_tokens) $("max_tokens").value = described.defaults.max_new_tokens;
     if (!turns.length) document.querySelector(`input[value=${described.chats ? "chat" : "text"}]`).checked = true;
   } catch (error) {
     showError(error);

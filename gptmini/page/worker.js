@@ -24,7 +24,7 @@ const CALLS = {
     let most = max_tokens;
     if (request.messages) {
       if (ids.length > longest) {
-        const message = `the chat must have at most ${longest} tokens, got ${ids.length}; shorten the message`;
+        const message = `the chat must have at most ${longest} tokens, got ${ids.length}; shorten the message or the system message`;
         throw Object.assign(new Error(message), {code: "context_length_exceeded"});
       }
       // The model must see the whole chat until the answer ends. It does not read the last token of the answer.

@@ -275,9 +275,19 @@ def test_a_text_grows_and_continues_from_an_alternative(page, model):
         (rest,) = generate(model, LETTERS, begun, max_new_tokens=12, temperature=0)
         assert "".join(content for _, content in shown.chunks()) == begun + rest
         assert not shown.find("#alternatives").is_displayed()
+        # Undo brings back the text before the alternative.
+        shown.click("#undo")
+        assert "".join(content for _, content in shown.chunks()) == f"abc{longer}"
+        assert "".join(shown.texts(".turn > span")) == f"abc{longer}"
 
         shown.click("#edit")
-        assert (shown.chunks(), shown.find("#prompt").get_property("value")) == ([], begun + rest)
+        assert (shown.chunks(), shown.find("#prompt").get_property("value")) == ([], f"abc{longer}")
+
+        # A wrong setting is shown before anything is sent.
+        shown.fill(top_p="5")
+        shown.send(Keys.CONTROL, Keys.ENTER)
+        assert (shown.chunks(), shown.find("#top_p").is_displayed()) == ([], True)
+        shown.fill(top_p="0.955")
 
         # A text may be longer than the context.
         shown.find("#prompt").clear()

@@ -99,6 +99,8 @@ def _update(scheme: str, address: str, file: Path) -> None:
     options = {} if scheme == "s3" else {"block_size": 0}
     with replacing(file) as new, system.open(address, **options) as source:
         while (size is None or n_bytes <= size) and (block := source.read(BLOCK)):
+            if n_bytes == 0:
+                _check_start(block, file)
             n_bytes += new.write(block)
             if time.monotonic() - printed_at >= INTERVAL:
                 printed_at = time.monotonic()
@@ -107,6 +109,17 @@ def _update(scheme: str, address: str, file: Path) -> None:
             raise EOFError(f"the server promised {size:,} bytes and sent {n_bytes:,}")
     with replacing(path_of_version) as new:
         new.write(version)
+
+
+def _check_start(start: bytes, file: Path) -> None:
+    """Raise ValueError if a document is no text although its address does not say so. Warn of a web page."""
+    if start.startswith((b"%PDF", b"PK\x03\x04")):
+        kind = "PDF" if start.startswith(b"%PDF") else "EPUB, DOCX or ZIP"
+        raise ValueError(f"it is a file in the format {kind}, not text")
+    if start.lstrip()[:15].lower().startswith((b"<!doctype html", b"<html")):
+        print_note(
+            f"warning: it is a web page, and its tags are a part of the text; run: pandoc --to=plain {file}"
+        )
 
 
 def _file_system(scheme: str) -> Any:
