@@ -96,6 +96,7 @@ async function answer() {
   const log = $("log");
   let follows = true; // whether the reader is at the end of the text
   let isComplete = false;
+  let failure = null;
   showAttention(false);
   log.scrollTop = log.scrollHeight;
   try {
@@ -115,7 +116,7 @@ async function answer() {
       }
     }
   } catch (error) {
-    if (!signal.aborted) showError(error);
+    failure = error;
   }
   if (running?.signal !== signal) return; // the button Clear has removed the turn, or the mode is another
   $("spoken").textContent = turn.content;
@@ -128,6 +129,7 @@ async function answer() {
   if (follows) log.scrollTop = log.scrollHeight;
   // The button that was pressed is hidden now. On a phone, the focus would open the keyboard.
   if (document.activeElement === document.body && !navigator.maxTouchPoints) $("prompt").focus();
+  if (failure && !signal.aborted) showError(failure);
 }
 
 // Yield the pieces of an answer. If a text is too long for the context, the model sees its newest half, or a half of
