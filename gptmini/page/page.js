@@ -11,8 +11,13 @@ let described = {defaults: {}, ends: []};
 let running = null; // the AbortController of the answer that is being received, or null
 let original = null; // what the turns were before an alternative was chosen: [turn, content, pieces] for each
 let n_retries = 0; // since the last message; with a fixed seed, each retry has another seed
-// What empty fields mean. They are sent, because the engine may have other defaults.
-const EMPTY = {temperature: 1, top_k: 0, top_p: 1, max_tokens: 200};
+// Values that have no effect. They are sent if a field is empty, because the engine may have other defaults.
+const OFF = {top_k: 0, top_p: 1};
+const HINTS = {
+  chat: "Ask something. Enter sends, Shift+Enter starts a new line, Escape stops.",
+  text: "Type the start of a text, and the model continues it. Ctrl+Enter sends, Escape stops.",
+};
+const FRAME = 30; // milliseconds between two moments at which the page scrolls and keys are handled
 const isChat = () => document.querySelector("input[value=chat]").checked;
 
 function make(name, text, className = "") {
@@ -48,7 +53,7 @@ function request() {
 function options() {
   const chosen = {};
   for (const name of ["temperature", "top_k", "top_p", "seed", "max_tokens"]) {
-    chosen[name] = $(name).value === "" ? EMPTY[name] : Number($(name).value);
+    chosen[name] = $(name).value === "" ? OFF[name] : Number($(name).value);
   }
   if (chosen.seed !== undefined) chosen.seed += n_retries;
   return chosen;
@@ -97,6 +102,7 @@ async function answer() {
   let follows = true; // whether the reader is at the end of the text
   let isComplete = false;
   let failure = null;
+  let drawn = performance.now();
   showAttention(false);
   log.scrollTop = log.scrollHeight;
   try {
@@ -105,10 +111,14 @@ async function answer() {
       if (signal.aborted) break;
       waiting.push(...tokens);
       if (text) {
-        follows = log.scrollHeight - log.scrollTop - log.clientHeight < 80;
         addPiece(turn, {text, tokens: waiting});
         waiting = [];
+      }
+      if (performance.now() - drawn > FRAME && !document.hidden) {
         if (follows) log.scrollTop = log.scrollHeight;
+        await new Promise((resolve) => setTimeout(resolve));
+        follows = log.scrollHeight - log.scrollTop - log.clientHeight < 80;
+        drawn = performance.now();
       }
       isComplete = Boolean(finish);
       if (finish === "length" && isChat()) {
@@ -199,13 +209,13 @@ function update() {
   document.body.className = chats ? "chat" : "text";
   $("send").textContent = chats ? "Send" : "Continue";
   $("prompt").ariaLabel = chats ? "Your message" : "Text to continue";
-  $("prompt").placeholder = chats ? "Your message" : turns.length ? "More text, or nothing" : "Text to continue";
+  $("prompt").placeholder = $("prompt").ariaLabel;
+  if (!chats && turns.length) $("prompt").placeholder = "More text, or nothing";
   $("send").hidden = running !== null;
   $("send").disabled = !described.model;
   $("stop").hidden = running === null;
-  $("hint").textContent = !described.model ? "Waiting for the model …" : turns.length ? "" : chats
-    ? "Ask something. Enter sends, Shift+Enter starts a new line, Escape stops."
-    : "Type the start of a text, and the model continues it. Ctrl+Enter sends, Escape stops.";
+  $("hint").textContent = described.model ? HINTS[document.body.className] : "Waiting for the model …";
+  $("hint").hidden = turns.length > 0;
   $("actions").hidden = running !== null || last !== "assistant";
   $("reason").hidden = turns.length > 0;
   $("system_field").hidden = !chats;
@@ -417,7 +427,9 @@ $("api_key").onchange = () => {
 };
 for (const radio of document.querySelectorAll("input[name=mode]")) {
   radio.onchange = () => {
-    [other, {turns, start}] = [{turns, start}, other];
+    const shown = {turns, start};
+    ({turns, start} = other);
+    other = shown;
     showTurns();
   };
 }
@@ -458,7 +470,6 @@ async function describe() {
     for (const [name, value] of Object.entries(described.defaults)) {
       if ($(name) && value !== null) $(name).value = value;
     }
-    if (described.defaults.max_new_tokens < EMPTY.max_tokens) $("max_tokens").value = described.defaults.max_new_tokens;
     if (!turns.length) document.querySelector(`input[value=${described.chats ? "chat" : "text"}]`).checked = true;
   } catch (error) {
     showError(error);
