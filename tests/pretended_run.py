@@ -88,7 +88,7 @@ def main(overrides):
         time.sleep(SECONDS_OF_STEP)
         step += 1
         if step % 3 == 0 or step == STEPS or SIGNALS:
-            line = {"step": step, "time": 1.0, "val/loss": loss, "val/bits_per_byte": loss / 2}
+            line = {"step": step, "val/loss": loss, "val/bits_per_byte": loss / 2}
             write(folder / "metrics.jsonl", json.dumps(line) + "\n")
             write(checkpoint, str(step))
             note(saved=step)

@@ -113,8 +113,6 @@ def test_a_stored_run_contacts_no_server(server, tmp_path):
         ("less.txt", "promised 37 bytes and sent 30"),
         ("more.txt", "promised 23 bytes and sent 30"),
         ("silent.txt", "[Tt]imeout"),
-        ("paper.txt", "format PDF"),
-        ("book.txt", "format EPUB"),
         ("to-file.txt", "redirects to file://"),
         ("to-ftp.txt", "redirects to ftp://host"),
         ("to-itself.txt", "TooManyRedirects"),
@@ -126,17 +124,26 @@ def test_a_failed_download_says_why_in_one_line_and_leaves_nothing(server, tmp_p
         "/to-ftp.txt": "ftp://host/book.txt",
         "/to-itself.txt": "/to-itself.txt",
     }
-    server.texts = {"/paper.txt": b"%PDF-1.4", "/book.txt": b"PK\x03\x04"}
     address = f"{server.url}/{name}"
     with pytest.raises(UserError, match=rf"^cannot download {address} \(.*({reason}).*\); .*\Z"):
         text_at(address, tmp_path)
     assert files_in(tmp_path) == []
 
 
+@pytest.mark.parametrize(
+    ("start", "command"), [(b"%PDF-1.4", "pdftotext"), (b"PK\x03\x04", "pandoc")]
+)
+def test_a_document_without_its_extension_is_refused_and_not_kept(server, tmp_path, start, command):
+    server.texts["/paper.txt"] = start
+    with pytest.raises(UserError, match=rf"^data\.path does not support .*; download .* {command}"):
+        text_at(f"{server.url}/paper.txt", tmp_path)
+    assert files_in(tmp_path) == []
+
+
 def test_a_web_page_is_named(server, tmp_path, capsys):
     server.texts["/book"] = b"\n<!DOCTYPE html><p>Text</p>"
     text_at(f"{server.url}/book", tmp_path)
-    assert "warning: it is a web page" in capsys.readouterr().err
+    assert "warning: this is a web page" in capsys.readouterr().err
 
 
 def test_a_folder_that_cannot_be_written_is_no_fault_of_the_network(server, tmp_path):

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import shlex
 import time
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,13 @@ from gptmini.system.errors import UserError
 from gptmini.system.files import encodable, is_address, name_of_address, replacing
 
 SCHEMES = ("http", "https", "hf", "s3")
-DOWNLOAD_TIMEOUT = (
-    30  # seconds without a response; fsspec asks a silent HTTP server twice, for a minute in all
-)
+# Seconds without a response. fsspec asks a silent HTTP server twice, for a minute in all.
+DOWNLOAD_TIMEOUT = 30
+# The starts of documents that are not text, with the extensions by which they are refused. EPUB and DOCX files are ZIP
+# files.
+STARTS = {b"%PDF": ".pdf", b"PK\x03\x04": ".epub"}
+WEB_PAGE = (b"<!doctype html", b"<html")
+CONVERT = "pandoc --from=html --to=plain --output=text.txt {file}"
 # What servers and the hub say about the version of a file, by fsspec's names.
 VERSION = ("size", "ETag", "Last-Modified", "blob_id")
 
@@ -65,19 +70,22 @@ def _local_copy(key: str, address: str, folder: str, may_download: bool) -> Path
         return file
 
     try:
-        _update(scheme, address, file)
+        _update(key, scheme, address, file)
+    except UserError:
+        raise
     except Exception as error:  # each library of fsspec has error classes of its own
         # An error of the disk names a file in the folder.
-        if Path(getattr(error, "filename", None) or "").is_relative_to(file.parent.parent):
+        failed_file = getattr(error, "filename", None) or ""
+        if Path(failed_file).is_relative_to(file.parent.parent):
             raise
         failure = f"cannot download {address} ({_reason(error)})"
         if not file.is_file():
-            raise UserError(f"{failure}; download it yourself and give the file") from None
+            raise UserError(f"{failure}; check the address, or give a file") from None
         print_note(f"warning: {failure}; using the copy {file}")
     return file
 
 
-def _update(scheme: str, address: str, file: Path) -> None:
+def _update(key: str, scheme: str, address: str, file: Path) -> None:
     """Download a text, unless `file` is a copy of its present version. If an error is raised, `file` is unchanged."""
     system = _file_system(scheme)
     info = system.info(address)
@@ -100,7 +108,7 @@ def _update(scheme: str, address: str, file: Path) -> None:
     with replacing(file) as new, system.open(address, **options) as source:
         while (size is None or n_bytes <= size) and (block := source.read(BLOCK)):
             if n_bytes == 0:
-                _check_start(block, file)
+                _check_start(key, block, file)
             n_bytes += new.write(block)
             if time.monotonic() - printed_at >= INTERVAL:
                 printed_at = time.monotonic()
@@ -111,15 +119,14 @@ def _update(scheme: str, address: str, file: Path) -> None:
         new.write(version)
 
 
-def _check_start(start: bytes, file: Path) -> None:
-    """Raise ValueError if a document is no text although its address does not say so. Warn of a web page."""
-    if start.startswith((b"%PDF", b"PK\x03\x04")):
-        kind = "PDF" if start.startswith(b"%PDF") else "EPUB, DOCX or ZIP"
-        raise ValueError(f"it is a file in the format {kind}, not text")
-    if start.lstrip()[:15].lower().startswith((b"<!doctype html", b"<html")):
-        print_note(
-            f"warning: it is a web page, and its tags are a part of the text; run: pandoc --to=plain {file}"
-        )
+def _check_start(key: str, block: bytes, file: Path) -> None:
+    """Raise UserError if a document is not text although its address does not say so. Warn of a web page."""
+    for start, ending in STARTS.items():
+        if block.startswith(start):
+            refuse_ending(key, Path(file.name).with_suffix(ending), "download the file, and ")
+    if block.lstrip().lower().startswith(WEB_PAGE):
+        command = CONVERT.format(file=shlex.quote(str(file)))
+        print_note(f"warning: this is a web page, and its tags are trained on, too; run: {command}")
 
 
 def _file_system(scheme: str) -> Any:
