@@ -12,7 +12,7 @@ from gptmini.console.printable import printable
 from gptmini.console.printing import print_lines, print_note, print_resolved_run
 from gptmini.loading import checkpoint_source
 from gptmini.runs import named_run
-from gptmini.settings import SAMPLE_TEMPERATURE
+from gptmini.settings import SAMPLE_TEMPERATURE, SAMPLE_TOKENS
 from gptmini.system.errors import UserError
 from gptmini.system.files import encodable
 from gptmini.system.process import restore_gc_and_sigint
@@ -90,6 +90,7 @@ def main(arguments: list[str]) -> None:
 
     source = checkpoint_source(run)
     model = source.model()
+    kind = None
     if options.suffix == PAGE:
         page.write_page(
             out,
@@ -97,9 +98,8 @@ def main(arguments: list[str]) -> None:
             source.tokenizer,
             name=printable(options.run.name or options.run.resolve().name),
             dtype=options.dtype,
-            defaults={"temperature": SAMPLE_TEMPERATURE},
+            defaults={"temperature": SAMPLE_TEMPERATURE, "max_tokens": SAMPLE_TOKENS},
         )
-        kind = "a page"
     elif options.suffix == GGUF:
         kind = interop.write_gguf(
             out,
@@ -120,13 +120,13 @@ def main(arguments: list[str]) -> None:
             published=source.published,
         )
 
+    form = "a page" if kind is None else interop.ARCHITECTURES[kind].class_name
     print_resolved_run(options.run, run)
     files = out.iterdir() if out.is_dir() else [out]
     n_bytes = sum(file.stat().st_size for file in files)
-    architecture = interop.ARCHITECTURES.get(kind)
     print_lines(
-        f"{out}, {architecture.class_name if architecture else kind} in {options.dtype}: "
-        f"{model.n_parameters:,} parameters, {with_prefix(n_bytes, 'B')}"
+        f"{out}, {form} in {options.dtype}: {model.n_parameters:,} parameters, "
+        f"{with_prefix(n_bytes, 'B')}"
     )
     if options.suffix == PAGE and model.n_parameters > MANY_PARAMETERS:
         rate = MULTIPLIED / model.n_parameters

@@ -97,8 +97,8 @@ def main(arguments: list[str]) -> None:
         allow_origins=options.allow_origin,
         api_key=options.api_key,
     )
+    port = listening.getsockname()[1]
     if options.host not in LOCAL_HOSTS:
-        port = listening.getsockname()[1]
         addresses = ", ".join(f"http://{name}:{port}" for name in names)
         print_note(f"note: other computers open {addresses}; --allow-host adds a name")
         if options.api_key is None:
@@ -118,7 +118,7 @@ def main(arguments: list[str]) -> None:
     # 0.0.0.0 and :: stand for all addresses. No client can connect to them.
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(options.host, options.host)
     host = f"[{host}]" if ":" in host else host
-    address = f"http://{host}:{listening.getsockname()[1]}"
+    address = f"http://{host}:{port}"
     dtype = dtype_name(dtype_of(model))
     print_lines(f"serving {settings.model} in {dtype} at {address} (API: {address}/v1)")
     try:

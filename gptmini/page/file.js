@@ -45,14 +45,21 @@ const engine = (() => {
   return {
     describe: () => loaded.then(() => data.described),
     attention: (request) => call("attention", request),
+    defaults: data.described.defaults,
     generate,
   };
 })();
 
 // For scripts: await gptmini.generate("Once", {maxNewTokens: 50, temperature: 0}) returns {text, ids}.
 window.gptmini = {
-  async generate(prompt, {maxNewTokens = 100, temperature = 0.8, topK, topP, seed} = {}) {
-    const options = {max_tokens: maxNewTokens, temperature, top_k: topK, top_p: topP, seed};
+  async generate(prompt, {maxNewTokens, temperature, topK, topP, seed} = {}) {
+    const options = {
+      max_tokens: maxNewTokens ?? engine.defaults.max_tokens,
+      temperature: temperature ?? engine.defaults.temperature,
+      top_k: topK,
+      top_p: topP,
+      seed,
+    };
     const result = {text: "", ids: []};
     for await (const {text, ids} of engine.generate({prompt}, options)) {
       result.text += text;

@@ -34,20 +34,17 @@ def write_page(
         model, tokenizer: the model, and its tokenizer.
         name: name of the model, which the page shows.
         dtype: int8, bf16 or fp32. With int8, each row of a matrix has a scale.
-        defaults: the values of the fields on the page, such as temperature.
+        defaults: the values of fields on the page: temperature, and max_tokens, the length of an answer.
 
     Raises UserError if the page does not support the tokenizer.
     """
     settings = tokenizer_settings(tokenizer)
-    reason = None if settings["chat"] else missing_template(name)
-    if settings["chat"] is None and tokenizer.chat_template is not None:
-        reason = f"{name} has a chat template that is a program; gptmini serve runs it"
     stored = list(_stored(model, dtype))
     data = {
         "described": {
             "model": name,
             "chats": settings["chat"] is not None,
-            "reason": reason,
+            "reason": _why_not_chat(name, tokenizer, settings),
             "defaults": defaults,
             "ends": [tokenizer.decode([i]) for i in settings["ends"]],
         },
@@ -58,16 +55,27 @@ def write_page(
             for tensor_name, stored_dtype, tensor in stored
         ],
     }
+
     # In JSON, < occurs only in strings. Without it, no text can end the element of the script.
     text = json.dumps(data, ensure_ascii=False).replace("<", "\\u003c")
     before, _, behind = file_page(text).partition(TENSORS)
+
     with replacing(out) as file:
         file.write(before.encode())
         for _, _, tensor in stored:
+            data_of_tensor = tensor.contiguous().view(torch.uint8).numpy().tobytes()
             file.write(b'<script class="tensor" type="text/plain">')
-            file.write(base64.b64encode(tensor.contiguous().view(torch.uint8).numpy().tobytes()))
+            file.write(base64.b64encode(data_of_tensor))
             file.write(b"</script>\n")
         file.write(behind.encode())
+
+
+def _why_not_chat(name: str, tokenizer: Tokenizer, settings: dict[str, Any]) -> str | None:
+    if settings["chat"] is not None:
+        return None
+    if tokenizer.chat_template is None:
+        return missing_template(name)
+    return f"{name} has a chat template that only gptmini serve can run"
 
 
 def _settings(model: GPT) -> dict[str, Any]:
@@ -82,6 +90,7 @@ def _settings(model: GPT) -> dict[str, Any]:
         "longest_input": config.longest_input,
         "frequencies": None,
     }
+
     if config.rotary_base is not None:
         turns = frequencies(config.head_width, config.rotary_base)  # (D/2)
         if config.rotary_scaling is not None:
@@ -96,6 +105,7 @@ def _stored(model: GPT, dtype: str) -> Iterator[tuple[str, str, Tensor]]:
         weight = parameter.detach().float()
         if name in ("embedding.weight", "unembedding.weight"):
             weight = weight[: model.config.vocab_size]  # without the padding rows
+
         if weight.ndim == 1 or dtype == "fp32":
             yield name, "fp32", weight
         elif dtype == "bf16":

@@ -14,9 +14,11 @@ class Tokenizer {
     this.split = split.map((source) => new RegExp(source, "gu"));
     this.ids = new Map(tokens.map((bytes, id) => [bytes, id]));
     for (const text of Object.keys(special)) this.ids.delete(bytesOf(text));
+
     const longest = Object.keys(special).filter((text) => text.trim()).sort((a, b) => b.length - a.length);
     const escaped = longest.map((text) => text.replace(/[^\w\s]/g, "\\$&"));
     this.cuts = new RegExp(`(${escaped.join("|") || "(?!)"})`);
+
     this.pair = (left, right) => left * tokens.length + right;
     this.ranks = merges && new Map();
     for (let i = 0; merges && i < merges.length; i += 2) this.ranks.set(this.pair(merges[i], merges[i + 1]), i);
@@ -34,7 +36,7 @@ class Tokenizer {
     if (this.whole && this.ids.has(bytes)) return [this.ids.get(bytes)];
 
     const parts = Array.from(bytes, (byte) => this.ids.get(byte));
-    if (parts.includes(undefined)) throw new Error(`the model has no token for “${piece}”`);
+    if (parts.includes(undefined)) throw new Error(`the model has no token for “${piece}”; remove it`);
     for (;;) {
       let best = Infinity;
       let place = 0;
@@ -68,7 +70,7 @@ class Tokenizer {
     let previous = "";
     for (const {role, content} of messages) {
       const between = this.chat[`${previous}>${role}`];
-      if (between === undefined) throw new Error(`in chats of this model, ${role} never follows “${previous}”`);
+      if (between === undefined) throw new Error(`the chat template takes no ${role} message here; remove it`);
       // With leading spaces, the built-in template gives the same text.
       parts.push(between, role === "assistant" && this.chat.leading ? content.replace(/^ +/, "") : content);
       previous = role;
@@ -82,7 +84,8 @@ class Tokenizer {
     parts.forEach((part, i) => {
       for (const each of part.split(this.cuts)) {
         if (Object.hasOwn(this.special, each)) {
-          ids = [...ids, ...this.encode(text), ...(i % 2 ? this.encode(each) : [this.special[each]])];
+          const own = i % 2 ? this.encode(each) : [this.special[each]];
+          ids = [...ids, ...this.encode(text), ...own];
           text = "";
         } else {
           text += each;

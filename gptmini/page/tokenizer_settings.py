@@ -6,10 +6,10 @@ from typing import Any
 
 from gptmini.system.errors import UserError
 from gptmini.tokenizer import (
+    END_OF_TEXT,
     SPACES,
     SPLIT_PATTERN,
     BytePairTokenizer,
-    CharTokenizer,
     LibraryTokenizer,
     Tokenizer,
     chat_encoder_of,
@@ -43,13 +43,14 @@ def tokenizer_settings(tokenizer: Tokenizer) -> dict[str, Any]:
         "ends": tokenizer.ends,
         "chat": None,
     }
+
     if isinstance(tokenizer, LibraryTokenizer):
         settings |= _of_library(json.loads(tokenizer.text))
-    elif isinstance(tokenizer, BytePairTokenizer | CharTokenizer):
-        if isinstance(tokenizer, BytePairTokenizer) and tokenizer.pattern == SPLIT_PATTERN:
-            settings["split"] = [GPT2_PATTERN]
-        if tokenizer.end_of_text is not None:
-            settings["special"] = {tokenizer.decode([tokenizer.end_of_text]): tokenizer.end_of_text}
+    elif tokenizer.end_of_text is not None:
+        settings["special"] = {END_OF_TEXT: tokenizer.end_of_text}
+    if isinstance(tokenizer, BytePairTokenizer) and tokenizer.pattern == SPLIT_PATTERN:
+        settings["split"] = [GPT2_PATTERN]
+
     if tokenizer.chat_template is not None:
         settings["chat"] = _chat_texts(tokenizer)
     return settings
@@ -62,6 +63,7 @@ def _of_library(tree: dict[str, Any]) -> dict[str, Any]:
         raise _refused("model", model["type"])
     if tree.get("normalizer"):
         raise _refused("normalizer", tree["normalizer"]["type"])
+
     special = {}
     for token in tree.get("added_tokens") or []:
         if not token["special"]:
@@ -119,6 +121,7 @@ def _chat_texts(tokenizer: Tokenizer) -> dict[str, str] | None:
             if roles[0] == "system":
                 continue  # some templates have no system message
             return None
+
         for i, (before, behind) in enumerate(pairwise(["", *roles])):
             between, found, rest = rest.partition(content.format(i))
             if not found or texts.setdefault(f"{before}>{behind}", between) != between:

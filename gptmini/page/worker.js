@@ -18,14 +18,15 @@ const CALLS = {
   // Start an answer. request and options are those of engine.generate.
   start({request, options}) {
     const {temperature = 1, top_k = 0, top_p = 1, seed, max_tokens = Infinity} = options;
-    if (!(temperature >= 0)) throw new Error("temperature must be at least 0");
+    if (!(temperature >= 0)) throw new Error(`temperature must be at least 0, got ${temperature}`);
     const longest = model.config.longest_input;
     const ids = idsOf(request);
     let most = max_tokens;
     if (request.messages) {
       if (ids.length > longest) {
-        const message = `the chat must have at most ${longest} tokens, got ${ids.length}; shorten the message or the system message`;
-        throw Object.assign(new Error(message), {code: "context_length_exceeded"});
+        const problem = `the chat must have at most ${longest} tokens, got ${ids.length}`;
+        const fix = "shorten the message or the system message";
+        throw Object.assign(new Error(`${problem}; ${fix}`), {code: "context_length_exceeded"});
       }
       // The model must see the whole chat until the answer ends. It does not read the last token of the answer.
       most = Math.min(most, longest - ids.length + 1);
@@ -56,7 +57,10 @@ const CALLS = {
     ids.push(id);
     sample.n_left--;
     const ends = tokenizer.ends.includes(id);
-    const finish = ends ? "end_of_text" : sample.n_left <= 0 ? "length" : null;
+    let finish = null;
+    if (ends) finish = "end_of_text";
+    else if (sample.n_left <= 0) finish = "length";
+
     let text = ends ? "" : decoder.decode(bytesToArray(tokenizer.tokens[id] ?? ""), {stream: true});
     if (finish) text += decoder.decode();
     if (text) {

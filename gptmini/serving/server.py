@@ -24,6 +24,7 @@ from gptmini.serving.guard import Guard, failed, has_key, json_of, not_found
 from gptmini.serving.inspection import last_attention
 from gptmini.serving.schema import AttentionRequest, parse, token_text
 from gptmini.serving.served_model import ServedModel, ServerSettings, in_thread
+from gptmini.settings import SAMPLE_TOKENS
 from gptmini.system.errors import UserError
 from gptmini.system.files import allow_open_files
 from gptmini.tokenizer import Tokenizer, missing_template
@@ -79,13 +80,15 @@ async def show_health(model: ServedModel, request: HTTPRequest) -> Response:
     health = {"status": "ok", "needs_key": settings.api_key is not None}
     if has_key(request, settings.api_key):
         chats = model.tokenizer.chat_template is not None
+        rules = settings.request.rules
+        length = min(SAMPLE_TOKENS, rules.max_new_tokens or SAMPLE_TOKENS)
         health |= {
             "model": settings.model,
             "open": model.engine.n_open,
             "chats": chats,
             "reason": None if chats else missing_template(settings.model),
             "ends": [model.tokenizer.decode([i]) for i in model.tokenizer.ends],
-            "defaults": asdict(settings.request.rules) | {"seed": settings.seed},
+            "defaults": asdict(rules) | {"seed": settings.seed, "max_tokens": length},
         }
     return JSONResponse(health)
 

@@ -57,7 +57,14 @@ def made(form, **changes):
 
 def written(model, folder, *, tokenizer=TOKENIZER, dtype="fp32", name="tiny"):
     out = folder / "model.html"
-    write_page(out, model, tokenizer, name=name, dtype=dtype, defaults={"temperature": 0.8})
+    write_page(
+        out,
+        model,
+        tokenizer,
+        name=name,
+        dtype=dtype,
+        defaults={"temperature": 0.8, "max_tokens": 99},
+    )
     return out
 
 
